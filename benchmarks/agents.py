@@ -81,7 +81,11 @@ class Watch:
 
         (With the last one, agents that are done already take their patches.)
         """
-        gaps = [later - earlier for own in self.moments.values() for earlier, later in pairwise(own[1:-1])]
+        gaps = [
+            later - earlier
+            for own in self.moments.values()
+            for earlier, later in pairwise(own[1:-1])
+        ]
         return (statistics.quantiles(gaps, n=100)[percentile - 1] - self.latency) * 1000
 
     def steps_a_second(self) -> float:
@@ -162,14 +166,25 @@ def measure(
         write_selection(data, agents)
         for description in data.rglob("feature.md"):
             # The server tells agents apart by their tasks.
-            description.write_text(f"{description.read_text()}\nThis is {description.parents[1].name}.\n")
+            description.write_text(
+                f"{description.read_text()}\nThis is {description.parents[1].name}.\n"
+            )
         if image is not None:
             for dockerfile in data.rglob("Dockerfile"):
                 dockerfile.write_text(DOCKERFILE.format(image=image))
         server.script("", watch.reply)
-        task = {"url": server.openai_url, "style": style, "agents": agents, "who": who, "folder": folder}
+        task = {
+            "url": server.openai_url,
+            "style": style,
+            "agents": agents,
+            "who": who,
+            "folder": folder,
+        }
         command = [sys.executable, __file__, "--child", json.dumps(task)]
-        environment = os.environ | {"COOPERBENCH_CACHE_DIR": folder, "MSWEA_GLOBAL_CONFIG_DIR": folder}
+        environment = os.environ | {
+            "COOPERBENCH_CACHE_DIR": folder,
+            "MSWEA_GLOBAL_CONFIG_DIR": folder,
+        }
         environment["MSWEA_SILENT_STARTUP"] = "1"
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
@@ -203,16 +218,18 @@ def many_table(agents: int) -> None:
     for who in ("own", "local"):
         watch, used = measure(who, TOOLS, agents, MANY_STEPS)
         name = "mini-swe-agent by itself" if who == "own" else f"cooperbench, {who}"
-        figures = (
-            f"{used['peak_mb']:>11.0f} MB{watch.steps_a_second():>10.0f}{watch.step_milliseconds():>12.0f}"
-        )
+        figures = f"{used['peak_mb']:>11.0f} MB{watch.steps_a_second():>10.0f}{watch.step_milliseconds():>12.0f}"
         print(f"{name:28}{figures}" + ("  below 1500 MB" if who == "local" else ""))
 
 
 def load_table(latency: float) -> None:
     steps = LOAD_STEPS[latency]
-    print(f"\nAgents whose model takes {latency:g} s, in one process, {steps} steps each (tool calls)")
-    print(f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'steps/s':>10}{'added, 50th':>13}{'99th':>10}")
+    print(
+        f"\nAgents whose model takes {latency:g} s, in one process, {steps} steps each (tool calls)"
+    )
+    print(
+        f"{'':32}{'memory':>10}{'CPU ms a step':>15}{'steps/s':>10}{'added, 50th':>13}{'99th':>10}"
+    )
     for who in ("local", "own"):
         worst: list[float] = []
         for agents in (20, 200):
@@ -232,9 +249,13 @@ def load_table(latency: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument(
-        "--docker", metavar="IMAGE", help="an image with bash, coreutils and git: measure containers too"
+        "--docker",
+        metavar="IMAGE",
+        help="an image with bash, coreutils and git: measure containers too",
     )
-    parser.add_argument("--agents", type=int, default=100, help="how many at once (default: %(default)s)")
+    parser.add_argument(
+        "--agents", type=int, default=100, help="how many at once (default: %(default)s)"
+    )
     parser.add_argument("--load", action="store_true", help="only the tables of 20 and 200 agents")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -59,7 +59,11 @@ class Watch:
         if not request.body.get("tools"):
             return words  # a title for the conversation
         self.moments.append(time.time())
-        return words if len(self.moments) > STEPS else self._tongue.run(f"echo step {len(self.moments)}")
+        return (
+            words
+            if len(self.moments) > STEPS
+            else self._tongue.run(f"echo step {len(self.moments)}")
+        )
 
     def step_seconds(self) -> float:
         return statistics.median(later - earlier for earlier, later in pairwise(self.moments[1:]))
@@ -70,12 +74,17 @@ def alone(name: str, server: ModelServer, folder: Path) -> float:
     agent = get_agent(name)()
     assert isinstance(agent, CliAgent)
     node, program = (
-        agent._inside(pattern) for pattern in ("node_modules/node-linux-*/bin/node", agent.executable)
+        agent._inside(pattern)
+        for pattern in ("node_modules/node-linux-*/bin/node", agent.executable)
     )
-    launch = agent.launch(Place(program, node, server.anthropic_url, "none", "scripted-1", messaging=False))
+    launch = agent.launch(
+        Place(program, node, server.anthropic_url, "none", "scripted-1", messaging=False)
+    )
 
     def here(text: str) -> str:
-        return text.replace(PROGRAMS_DIR, str(agent.programs())).replace(AGENT_DIR, str(folder / "agent"))
+        return text.replace(PROGRAMS_DIR, str(agent.programs())).replace(
+            AGENT_DIR, str(folder / "agent")
+        )
 
     for path, text in launch.files.items():
         target = folder / "agent" / path
@@ -120,7 +129,9 @@ def main() -> None:
     parser.add_argument("--backend", default="local")
     backend = parser.parse_args().backend
     os.environ[DATA_VARIABLE] = str(DATA)
-    print(f"| agent, on {backend} | how | first request alone | here | more | a step alone | here | more |")
+    print(
+        f"| agent, on {backend} | how | first request alone | here | more | a step alone | here | more |"
+    )
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in CLIS:
         provide(name)
@@ -135,7 +146,9 @@ def main() -> None:
                     if way == "alone":
                         begun = alone(name, server, Path(folder))
                     else:
-                        begun = as_agent(name, server, Path(folder), backend, native=way == "as it is")
+                        begun = as_agent(
+                            name, server, Path(folder), backend, native=way == "as it is"
+                        )
                 if number:  # the first round is for what is imported once
                     firsts[way].append(watch.moments[0] - begun)
                     steps[way].append(watch.step_seconds())
@@ -143,7 +156,10 @@ def main() -> None:
             cells = []
             for times, unit, factor in ((firsts, "s", 1), (steps, "ms", 1000)):
                 own, ours = (min(times[one]) * factor for one in ("alone", way))
-                cells += [f"{value:.{2 if factor == 1 else 0}f} {unit}" for value in (own, ours, ours - own)]
+                cells += [
+                    f"{value:.{2 if factor == 1 else 0}f} {unit}"
+                    for value in (own, ours, ours - own)
+                ]
             print(f"| {name} | {way} | {' | '.join(cells)} |", flush=True)
 
 

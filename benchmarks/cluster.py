@@ -78,14 +78,20 @@ def main() -> None:
         # Templates of tasks, and references: once on a machine, for all three.
         timed([*common, "-n", "warm", "-c", "2"], environment)
         per_job = str(max(1, pairs // 4))
-        print("| what | seconds | against one process | MB of the driver |\n| --- | --- | --- | --- |")
+        print(
+            "| what | seconds | against one process | MB of the driver |\n| --- | --- | --- | --- |"
+        )
         here, memory = timed([*common, "-n", "here", "-c", "2"], environment)
         print(f"| {pairs} pairs, one process, concurrency 2 | {here:.1f} | 1 | {memory:.0f} |")
         jobs = ["--workers", "2", "--pairs-per-job", per_job]
         slurm.start()
         try:
-            took, memory = timed([*common, "-n", "slurm", "--executor", "slurm", *jobs], environment)
-            print(f"| Slurm, {per_job} pairs a job | {took:.1f} | {took / here:.2f} | {memory:.0f} |")
+            took, memory = timed(
+                [*common, "-n", "slurm", "--executor", "slurm", *jobs], environment
+            )
+            print(
+                f"| Slurm, {per_job} pairs a job | {took:.1f} | {took / here:.2f} | {memory:.0f} |"
+            )
             print(f"| 652 pairs submitted to Slurm | {submitting(folder, environment):.1f} | | |")
         finally:
             slurm.stop()
@@ -113,7 +119,9 @@ def on_ray(words: list[str], environment: dict[str, str]) -> tuple[float, float]
     from ray.cluster_utils import Cluster
 
     os.environ |= environment
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=1)

@@ -32,11 +32,20 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair
 
 LINES_PER_FILE = 150
-IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "advice.detachedHead=false")
+IDENTITY = (
+    "-c",
+    "user.name=bench",
+    "-c",
+    "user.email=bench@localhost",
+    "-c",
+    "advice.detachedHead=false",
+)
 
 
 def git(cwd: Path, *args: str, stdin: bytes = b"", check: bool = True) -> bytes:
-    done = subprocess.run(["git", *IDENTITY, *args], cwd=cwd, input=stdin, capture_output=True, check=check)
+    done = subprocess.run(
+        ["git", *IDENTITY, *args], cwd=cwd, input=stdin, capture_output=True, check=check
+    )
     return done.stdout
 
 
@@ -55,7 +64,9 @@ def file_line(path: str, data: bytes) -> bytes:
     return f"M 100644 inline {path}\n".encode() + b"data %d\n%b\n" % (len(data), data)
 
 
-def make_repository(folder: Path, repo: str, layout: dict[int, list[int]], files: int) -> dict[int, str]:
+def make_repository(
+    folder: Path, repo: str, layout: dict[int, list[int]], files: int
+) -> dict[int, str]:
     """A bare clone with a base commit per task; gives back the base commits. Feature commits are on branches."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "--bare")
@@ -66,7 +77,9 @@ def make_repository(folder: Path, repo: str, layout: dict[int, list[int]], files
         head = f"commit refs/heads/{branch}\ncommitter b <b@localhost> 1000000000 +0000\ndata 1\nx\n{parent}"
         stream.extend([head.encode(), *changes])
 
-    commit("first", "", [file_line(path_of(number), content(repo, number)) for number in range(files)])
+    commit(
+        "first", "", [file_line(path_of(number), content(repo, number)) for number in range(files)]
+    )
     for task_id, features in layout.items():
         version = file_line("VERSION", f"{task_id}\n".encode())
         commit(f"base{task_id}", "from refs/heads/first\n", [version])
@@ -81,7 +94,9 @@ def make_repository(folder: Path, repo: str, layout: dict[int, list[int]], files
                 changes.append(file_line(path_of(number), content(repo, number, [edit])))
             commit(f"task{task_id}-{feature_id}", f"from refs/heads/base{task_id}\n", changes)
     git(folder, "fast-import", "--quiet", stdin=b"".join(stream))
-    return {task_id: git(folder, "rev-parse", f"base{task_id}").decode().strip() for task_id in layout}
+    return {
+        task_id: git(folder, "rev-parse", f"base{task_id}").decode().strip() for task_id in layout
+    }
 
 
 def make_dataset(root: Path, files: int) -> tuple[Path, Path]:
@@ -97,7 +112,9 @@ def make_dataset(root: Path, files: int) -> tuple[Path, Path]:
     def scripts(repo: str, task_id: int) -> dict[str, str]:
         return {"setup.sh": f"git checkout {bases[repo][task_id]}\n"}
 
-    return write_public_shape(root / "dataset", feature_content=features, task_content=scripts), repos
+    return write_public_shape(
+        root / "dataset", feature_content=features, task_content=scripts
+    ), repos
 
 
 def merge_by_hand(clone: Path, pair: Pair, folder: Path) -> bool:
@@ -118,10 +135,13 @@ def merge_by_hand(clone: Path, pair: Pair, folder: Path) -> bool:
     return conflict
 
 
-def measure_by_hand(report: dict[str, Any], pairs: Sequence[Pair], repos: Path, folder: Path) -> float:
+def measure_by_hand(
+    report: dict[str, Any], pairs: Sequence[Pair], repos: Path, folder: Path
+) -> float:
     """Seconds a pair; the answers must be the same."""
     found = {
-        (pair["repo"], pair["task_id"], tuple(pair["features"])): pair["conflict"] for pair in report["pairs"]
+        (pair["repo"], pair["task_id"], tuple(pair["features"])): pair["conflict"]
+        for pair in report["pairs"]
     }
     started = time.perf_counter()
     for pair in pairs:
@@ -133,7 +153,9 @@ def measure_by_hand(report: dict[str, Any], pairs: Sequence[Pair], repos: Path, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=2000, help="files in each repository (default: 2000)")
+    parser.add_argument(
+        "--files", type=int, default=2000, help="files in each repository (default: 2000)"
+    )
     parser.add_argument("--sample", type=int, default=20, help="pairs merged by hand (default: 20)")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="tasks at once (default: one a core)"
@@ -147,7 +169,9 @@ def main() -> None:
         report = golden_conflicts(tasks, repos_dir=repos, workers=args.workers)
         seconds = time.perf_counter() - started
         pairs = [pair for task in tasks for pair in task.pairs]
-        by_hand = measure_by_hand(report, pairs[:: len(pairs) // args.sample][: args.sample], repos, root)
+        by_hand = measure_by_hand(
+            report, pairs[:: len(pairs) // args.sample][: args.sample], repos, root
+        )
     count = len(report["pairs"])
     statuses = Counter(pair["status"] for pair in report["pairs"])
     print(f"{len(tasks)} tasks, {count} pairs, {args.files} files a repository, {args.workers} workers: "

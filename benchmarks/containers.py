@@ -44,7 +44,12 @@ def show(what: str, measured: str, aim: str) -> None:
 
 def commands(backend: DockerBackend, image: str) -> None:
     sandbox = backend.create_sandbox(image)
-    client = [os.environ.get("MSWEA_DOCKER_EXECUTABLE", "docker"), "exec", sandbox.container, "true"]
+    client = [
+        os.environ.get("MSWEA_DOCKER_EXECUTABLE", "docker"),
+        "exec",
+        sandbox.container,
+        "true",
+    ]
     channel, engine = [], []
     for _ in range(REPEATS):
         channel += [seconds_of(lambda: sandbox.run(["true"])) for _ in range(4)]
@@ -56,7 +61,9 @@ def commands(backend: DockerBackend, image: str) -> None:
     show("  of the engine's", f"{through_channel / through_engine:.3f}", "at most 0.1")
 
 
-def one_and_two(create: Callable[[int], object], remove_all: Callable[[], None]) -> tuple[float, float]:
+def one_and_two(
+    create: Callable[[int], object], remove_all: Callable[[], None]
+) -> tuple[float, float]:
     """How long one takes, and two at once; in turns, so that whatever else the machine does meets both."""
     one, two = [], []
     with ThreadPoolExecutor(2) as pool:
@@ -102,7 +109,11 @@ def bare_starts(backend: DockerBackend, image: str) -> None:
     made: list[str] = []
 
     def create(_: int) -> None:
-        config = {"Image": image, "Cmd": ["sleep", "60"], "HostConfig": {"NetworkMode": "none", "Init": True}}
+        config = {
+            "Image": image,
+            "Cmd": ["sleep", "60"],
+            "HostConfig": {"NetworkMode": "none", "Init": True},
+        }
         made.append(api.create_container_from_config({**config, "NetworkDisabled": True})["Id"])
         api.start(made[-1])
 
@@ -125,7 +136,9 @@ def many(backend: DockerBackend, image: str) -> None:
         started = time.perf_counter()
         sandboxes = list(pool.map(create, range(MANY)))
         took = time.perf_counter() - started
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+        resident = (
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+        )
         list(pool.map(lambda sandbox: sandbox.terminate(), sandboxes))
     show(f"{MANY} sandboxes in this process, memory", f"{resident:.0f} MB", "under 300 MB")
     show("  started within", f"{took:.1f} s", "")

@@ -72,7 +72,9 @@ def hand_in(paths: ExperimentPaths, pairs: tuple[Pair, ...]) -> None:
     """Every agent has written the golden patch."""
     for pair in pairs:
         for seat in seats_of(pair, "coop"):
-            paths.pair(pair, "coop").agent(seat.agent_id).write_patch(seat.features[0].patch.read_bytes())
+            paths.pair(pair, "coop").agent(seat.agent_id).write_patch(
+                seat.features[0].patch.read_bytes()
+            )
 
 
 def evaluate_all(
@@ -85,7 +87,8 @@ def evaluate_all(
         pool = session.pool(CONCURRENCY, "eval")
         started = time.perf_counter()
         judged = [
-            pool.submit(evaluate_and_write, paths, pair, "coop", references, canary=canary) for pair in pairs
+            pool.submit(evaluate_and_write, paths, pair, "coop", references, canary=canary)
+            for pair in pairs
         ]
         records = [future.result() for future in judged]
         took = time.perf_counter() - started
@@ -114,7 +117,10 @@ def integrity(folder: Path) -> None:
     checks = seconds["checks"] / len(pairs)
     share = checks / (checks + 4 * PUBLISHED_CALL_SECONDS)
     print(f"  test side, expected tests and evidence    {checks:.2f} s a pair;", end=" ")
-    print(f"with four runner calls of {PUBLISHED_CALL_SECONDS} s {share:.1%}   at most 3 %", flush=True)
+    print(
+        f"with four runner calls of {PUBLISHED_CALL_SECONDS} s {share:.1%}   at most 3 %",
+        flush=True,
+    )
 
 
 def timed(work: Callable[..., Any], seconds: Counter[str]) -> Callable[..., Any]:
@@ -139,7 +145,8 @@ def measure(name: str, backend: EvalBackend, folder: Path, pairs: tuple[Pair, ..
         f"{name}: {len(pairs)} golden pairs in {took:.1f} s, {executor.calls} runner calls for {asked} questions"
     )
     print(
-        f"  outside of runner calls, a pair           {outside:.2f} s   at most {AIM_SECONDS} s", flush=True
+        f"  outside of runner calls, a pair           {outside:.2f} s   at most {AIM_SECONDS} s",
+        flush=True,
     )
 
 
@@ -178,7 +185,12 @@ def main() -> None:
             with docker_host() as address:
                 os.environ["DOCKER_HOST"] = address
                 base = provide_base(connect("docker"))
-                measure("docker", DockerBackend(build_args={"BASE_IMAGE": base}, pull="never"), folder, pairs)
+                measure(
+                    "docker",
+                    DockerBackend(build_args={"BASE_IMAGE": base}, pull="never"),
+                    folder,
+                    pairs,
+                )
                 installs(DockerBackend(pull="never"), base, folder)
         except NoEngine as error:
             print(f"docker: left out: {error}")

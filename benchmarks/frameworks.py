@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 STEPS = 20
 ROUNDS = 3
-IMPORTS = {"openhands": "openhands.sdk, openhands.tools.preset.default", "swe_agent": "sweagent.agent.agents"}
+IMPORTS = {
+    "openhands": "openhands.sdk, openhands.tools.preset.default",
+    "swe_agent": "sweagent.agent.agents",
+}
 TOOLS = {"openhands": "terminal", "swe_agent": "bash"}
 ENDS = {"openhands": ToolCall("finish", {"message": "Done."}), "swe_agent": ToolCall("submit", {})}
 

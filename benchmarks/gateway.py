@@ -55,14 +55,20 @@ WORDS = "These are the words of a model that has much to say. " * 10
 def provide(pipe: Connection) -> None:
     with ModelServer() as server:
         server.script("", lambda _: say(WORDS, pause_seconds=0.01))
-        server.script("Look at", lambda _: call("sed -n 1,40p src/module_20.py", "The next one, then."))
+        server.script(
+            "Look at", lambda _: call("sed -n 1,40p src/module_20.py", "The next one, then.")
+        )
         pipe.send(server.anthropic_url)
         pipe.recv()
 
 
 def until_first_words(client: httpx.Client, url: str, token: str, asked: dict[str, Any]) -> float:
     began = time.perf_counter()
-    headers = {"x-api-key": token, "authorization": f"Bearer {token}", "anthropic-version": "2023-06-01"}
+    headers = {
+        "x-api-key": token,
+        "authorization": f"Bearer {token}",
+        "anthropic-version": "2023-06-01",
+    }
     with client.stream("POST", url, json=asked, headers=headers) as response:
         for line in response.iter_lines():
             if "These are" in line:
@@ -75,7 +81,11 @@ async def by_litellm(base: str, rounds: int) -> list[float]:
     for _ in range(rounds):
         began = time.perf_counter()
         stream = await litellm.acompletion(
-            model="hosted_vllm/m", messages=body("chat")["messages"], stream=True, api_base=base, api_key=KEY
+            model="hosted_vllm/m",
+            messages=body("chat")["messages"],
+            stream=True,
+            api_base=base,
+            api_key=KEY,
         )
         async for chunk in stream:
             if chunk.choices and chunk.choices[0].delta.content:
@@ -99,13 +109,19 @@ def first_token(agents: Agents, provider: str) -> None:
                 if dialect == "chat":
                     one = asyncio.run(by_litellm(f"{provider}/v1", 1))[0]
                 else:
-                    one = until_first_words(client, f"{provider}/v1/messages", KEY, body("anthropic"))
-                other = until_first_words(client, at.url + PATHS[dialect], at.access.token, body(dialect))
+                    one = until_first_words(
+                        client, f"{provider}/v1/messages", KEY, body("anthropic")
+                    )
+                other = until_first_words(
+                    client, at.url + PATHS[dialect], at.access.token, body(dialect)
+                )
                 if number >= 3:
                     direct.append(one * 1000)
                     through.append(other * 1000)
             medians = statistics.median(direct), statistics.median(through)
-            print(f"{name:20}  {medians[0]:6.1f}  {medians[1]:7.1f}  {medians[1] - medians[0]:10.1f}")
+            print(
+                f"{name:20}  {medians[0]:6.1f}  {medians[1]:7.1f}  {medians[1] - medians[0]:10.1f}"
+            )
 
 
 def memory(agents: Agents) -> None:
@@ -134,7 +150,10 @@ def turn(dialect: str, number: int) -> list[dict[str, Any]]:
     if dialect == "gemini":
         response = {"functionResponse": {**about, "response": {"output": result}}}
         return [
-            {"role": "model", "parts": [{"text": said}, {"functionCall": {**about, "args": given}}]},
+            {
+                "role": "model",
+                "parts": [{"text": said}, {"functionCall": {**about, "args": given}}],
+            },
             {"role": "user", "parts": [response]},
         ]
     if dialect == "anthropic":
@@ -148,7 +167,11 @@ def turn(dialect: str, number: int) -> list[dict[str, Any]]:
             {"type": "function_call_output", "call_id": call_id, "output": result},
         ]
     function = {"name": "tool_0", "arguments": arguments}
-    asked = {"role": "assistant", "content": said, "tool_calls": [{"id": call_id, "type": "function"}]}
+    asked = {
+        "role": "assistant",
+        "content": said,
+        "tool_calls": [{"id": call_id, "type": "function"}],
+    }
     asked["tool_calls"][0]["function"] = function  # type: ignore[index]
     return [asked, {"role": "tool", "tool_call_id": call_id, "content": result}]
 
@@ -168,7 +191,10 @@ def long_body(dialect: str) -> dict[str, Any]:
         "anthropic": {**about, "input_schema": schema},
         "gemini": {**about, "parametersJsonSchema": schema},
     }[dialect]
-    tools = [json.loads(json.dumps(tool).replace('"tool"', f'"tool_{number}"')) for number in range(TOOLS)]
+    tools = [
+        json.loads(json.dumps(tool).replace('"tool"', f'"tool_{number}"'))
+        for number in range(TOOLS)
+    ]
     return whole | {"tools": [{"functionDeclarations": tools}] if dialect == "gemini" else tools}
 
 

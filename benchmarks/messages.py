@@ -223,7 +223,9 @@ def main() -> None:
     parser.add_argument(
         "--pace", type=float, default=0.2, help="seconds between an agent's messages (default: 0.2)"
     )
-    parser.add_argument("--rounds", type=int, default=50, help="messages between sandboxes (default: 50)")
+    parser.add_argument(
+        "--rounds", type=int, default=50, help="messages between sandboxes (default: 50)"
+    )
     parser.add_argument("--redis", default="redis://localhost:6379", help="(default: %(default)s)")
     args = parser.parse_args()
     with kinds(args.redis) as makers:
@@ -260,7 +262,9 @@ def main() -> None:
                 sandbox_table("docker", image, makers, args.rounds)
 
 
-def sandbox_table(name: str, image: str, makers: dict[str, Callable[[], Mailbox]], rounds: int) -> None:
+def sandbox_table(
+    name: str, image: str, makers: dict[str, Callable[[], Mailbox]], rounds: int
+) -> None:
     try:
         backend = get_backend(name)
     except CooperBenchError as error:

@@ -74,7 +74,17 @@ def write_logs(logs: Path) -> float:
 
 def build(logs: Path, target: Path, how: str) -> tuple[float, float, float]:
     """Seconds, seconds of processors, and megabytes at the peak, of a process of its own and those that it starts."""
-    words = [sys.executable, "-c", _MEASURE, sys.executable, "-c", _BUILD, str(logs), str(target), how]
+    words = [
+        sys.executable,
+        "-c",
+        _MEASURE,
+        sys.executable,
+        "-c",
+        _BUILD,
+        str(logs),
+        str(target),
+        how,
+    ]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     seconds, processor_seconds, megabytes = map(float, done.stdout.split())
     return seconds, processor_seconds, megabytes
@@ -92,13 +102,19 @@ def opened(target: Path) -> list[tuple[str, float]]:
         browser.open(target)
         table = time.perf_counter() - started
         browser.until(lambda: browser.ask("return performance.getEntriesByType('paint').length"))
-        paint = browser.ask("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        paint = browser.ask(
+            "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        )
         browser.until(lambda: browser.ask("return document.readyState === 'complete'"))
         started = time.perf_counter()
         browser.ask("document.querySelector('.pairs tbody a').click()")
         browser.until(lambda: browser.count(".lanes"))
         pair = time.perf_counter() - started
-        return [("first paint", paint), ("table is there", 1000 * table), ("a pair opens", 1000 * pair)]
+        return [
+            ("first paint", paint),
+            ("table is there", 1000 * table),
+            ("a pair opens", 1000 * pair),
+        ]
     finally:
         browser.close()
 
@@ -107,7 +123,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         print(f"652 pairs, {STEPS} steps an agent: {write_logs(root / 'logs'):.0f} MB of logs\n")
-        print(f"{'report':<10}{'build s':>9}{'CPU s':>9}{'peak MB':>9}{'page MB':>9}  target: 20 s, 500 MB")
+        print(
+            f"{'report':<10}{'build s':>9}{'CPU s':>9}{'peak MB':>9}{'page MB':>9}  target: 20 s, 500 MB"
+        )
         for how in ("one file", "split"):
             target = root / how.replace(" ", "_") / "report.html"
             seconds, processor_seconds, megabytes = build(root / "logs", target, how)

@@ -49,7 +49,10 @@ def main() -> None:
         )
         show(f"prepare {task.label}", median_ms(lambda: backend.prepare(task), 1))
         image = backend.prepare(task)
-        for name, reference in (("evaluation", image.reference), ("agent", image.agent_reference or "")):
+        for name, reference in (
+            ("evaluation", image.reference),
+            ("agent", image.agent_reference or ""),
+        ):
             make = partial(create_and_remove, backend, reference)
             show(f"create and remove, {name} (median of 20)", median_ms(make, 20), "limit 150")
 
@@ -63,12 +66,17 @@ def main() -> None:
             )
             for _ in range(200)
         ]
-        on_host, in_channel = (statistics.median(durations) for durations in zip(*pairs, strict=True))
+        on_host, in_channel = (
+            statistics.median(durations) for durations in zip(*pairs, strict=True)
+        )
         show("bash -c true on the host (median of 200)", on_host)
         show("bash -c true through the channel (median of 200)", in_channel)
         show("  over the command's own time", in_channel - on_host, "limit 10")
         plain = PlainSandbox(sandbox, lifetime_seconds=600, workdir="/workspace")
-        show("bash -c true through plain exec (median of 20)", median_ms(lambda: plain.run(command), 20))
+        show(
+            "bash -c true through plain exec (median of 20)",
+            median_ms(lambda: plain.run(command), 20),
+        )
 
         for size in (1, 50):
             data = os.urandom(size << 20)

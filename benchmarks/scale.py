@@ -90,7 +90,9 @@ def measure(pairs: int, folder: Path) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     assert len(plan.to_run) == len(work) // 2
     milliseconds = f"{1000 * planning / len(work):.3f} | {1000 * gathering / len(work):.3f}"
-    print(f"| {len(work)} | {milliseconds} | {wall:.1f} ({ideal:.1f} if it cost nothing) | {memory:.0f} |")
+    print(
+        f"| {len(work)} | {milliseconds} | {wall:.1f} ({ideal:.1f} if it cost nothing) | {memory:.0f} |"
+    )
 
 
 def main() -> None:

@@ -79,7 +79,9 @@ def main() -> None:
     show("a pair's way", way)
     show("its core", {path for path in way if str(path.relative_to(ROOT)).startswith(CORE)})
     longest = max(files, key=lambda path: count({path})[0])
-    print(f"the longest file: {longest.relative_to(ROOT)}, {count({longest})[0]} lines   at most 450")
+    print(
+        f"the longest file: {longest.relative_to(ROOT)}, {count({longest})[0]} lines   at most 450"
+    )
 
 
 if __name__ == "__main__":

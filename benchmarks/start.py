@@ -50,7 +50,10 @@ def peak_mb(*words: str) -> float:
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, sys.executable, *words], check=True, capture_output=True, text=True
+        [sys.executable, "-c", code, sys.executable, *words],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return int(done.stdout) / 1024
 
@@ -95,11 +98,15 @@ def main() -> None:
         rows.append((name, median_ms(process(*words)), peak_mb(*words), limit))
     with tempfile.TemporaryDirectory() as folder:
         config, plan = finished_experiment(Path(folder))
-        rows.append(("discovery, 652 pairs", median_ms(lambda: discover(config.dataset_dir)), 0.0, "100 ms"))
+        rows.append(
+            ("discovery, 652 pairs", median_ms(lambda: discover(config.dataset_dir)), 0.0, "100 ms")
+        )
         rows.append(("plan, 652 finished pairs", median_ms(plan), 0.0, "1000 ms"))
     print(f"{'what':<28}{'median ms':>10}{'peak MB':>9}  target")
     for name, milliseconds, megabytes, target in rows:
-        print(f"{name:<28}{milliseconds:>10.1f}{f'{megabytes:.0f}' if megabytes else '':>9}  {target}")
+        print(
+            f"{name:<28}{milliseconds:>10.1f}{f'{megabytes:.0f}' if megabytes else '':>9}  {target}"
+        )
     print(f"(this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB)")
 
 

@@ -39,11 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.external)
         if item.get_closest_marker("external") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_FIRST_INSTALL_SECONDS))
-        if "backends/docker/" not in item.nodeid and "engine_kind" not in getattr(item, "fixturenames", ()):
+        if "backends/docker/" not in item.nodeid and "engine_kind" not in getattr(
+            item, "fixturenames", ()
+        ):
             continue
         # One process for all tests of an engine: starting one takes longer than most of them. Those of published images
         # have another: they take as long as the rest.
-        engine = item.callspec.params.get("engine_kind", "docker") if hasattr(item, "callspec") else "docker"
+        engine = (
+            item.callspec.params.get("engine_kind", "docker")
+            if hasattr(item, "callspec")
+            else "docker"
+        )
         apart = engine == "docker" and "published/" in item.nodeid
         item.add_marker(pytest.mark.xdist_group("published" if apart else engine))
         if engine != "docker":
@@ -70,7 +76,9 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def engine_variables(engine_kind: str, request: pytest.FixtureRequest, worker_name: str) -> dict[str, str]:
+def engine_variables(
+    engine_kind: str, request: pytest.FixtureRequest, worker_name: str
+) -> dict[str, str]:
     """What a process of the user's would have in its environment."""
     address = str(request.getfixturevalue(f"{engine_kind}_address"))
     name = "CONTAINER_HOST" if engine_kind == "podman" else "DOCKER_HOST"
@@ -107,7 +115,9 @@ def base_image(_engine_environment: None, engine_kind: str) -> str:
 @pytest.fixture(scope="session")
 def docker(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerBackend]:
     """A backend on each engine."""
-    backend = DockerBackend(cache_dir=tmp_path_factory.mktemp("cache"), build_args={"BASE_IMAGE": base_image})
+    backend = DockerBackend(
+        cache_dir=tmp_path_factory.mktemp("cache"), build_args={"BASE_IMAGE": base_image}
+    )
     yield backend
     for name in list(backend.images._known):
         if "/tiny_task:" in name or "/coinage_task:" in name:

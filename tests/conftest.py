@@ -59,7 +59,11 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _no_engine_settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that use an engine set it for their whole session; it is not for the others."""
     if "engine_variables" not in request.fixturenames:
-        for name in ("COOPERBENCH_IMAGE_TEMPLATE", "COOPERBENCH_DOCKER_PULL", "COOPERBENCH_BUILD_ARGS"):
+        for name in (
+            "COOPERBENCH_IMAGE_TEMPLATE",
+            "COOPERBENCH_DOCKER_PULL",
+            "COOPERBENCH_BUILD_ARGS",
+        ):
             monkeypatch.delenv(name, raising=False)
         for name in ("MSWEA_DOCKER_EXECUTABLE", "DOCKER_HOST", "CONTAINER_HOST"):
             monkeypatch.delenv(name, raising=False)

@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 
 def anybodys_git(cwd: Path, *args: str) -> bytes:
     """Git as anybody would run it."""
-    identity = ("-c", "user.name=x", "-c", "user.email=x@localhost", "-c", "init.defaultBranch=main")
+    identity = (
+        "-c",
+        "user.name=x",
+        "-c",
+        "user.email=x@localhost",
+        "-c",
+        "init.defaultBranch=main",
+    )
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd.parent), "GIT_CONFIG_NOSYSTEM": "1"}
     command = ["git", *identity, *args]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, check=False).stdout
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, check=False
+    ).stdout
 
 
 def new_repo(path: Path) -> Path:
@@ -40,7 +49,14 @@ def new_repo(path: Path) -> Path:
 
 
 HOOKS = (
-    *("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit", "post-checkout", "post-index-change"),
+    *(
+        "pre-commit",
+        "prepare-commit-msg",
+        "commit-msg",
+        "post-commit",
+        "post-checkout",
+        "post-index-change",
+    ),
     *("pre-merge-commit", "post-merge", "reference-transaction"),
 )
 
@@ -175,7 +191,10 @@ def test_a_failure_says_which_command_and_why(tmp_path: Path) -> None:
         git("rev-parse", "--verify", "nothing", git_dir=git_dir)
     assert isinstance(caught.value, InfraError)
     assert caught.value.returncode == 128
-    assert str(caught.value) == "`git rev-parse --verify nothing` failed (128): Needed a single revision"
+    assert (
+        str(caught.value)
+        == "`git rev-parse --verify nothing` failed (128): Needed a single revision"
+    )
     assert git("rev-parse", "--verify", "-q", "nothing", git_dir=git_dir, check=False) == b""
 
 

@@ -28,7 +28,8 @@ def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "my_password", "AZURE_API_KEY_2"]
+    "name",
+    ["OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "my_password", "AZURE_API_KEY_2"],
 )
 def test_values_of_secret_variables_are_replaced_wherever_they_stand(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -55,14 +56,18 @@ def test_what_is_no_secret_stays(monkeypatch: pytest.MonkeyPatch, name: str, val
     assert redact(f"it says {value}") == f"it says {value}"
 
 
-def test_a_secret_within_a_longer_one_does_not_leave_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_within_a_longer_one_does_not_leave_its_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("A_KEY", "abcdefg1")
     monkeypatch.setenv("B_KEY", "abcdefg1-and-more")
     assert redact("abcdefg1-and-more, abcdefg1") == "[redacted B_KEY], [redacted A_KEY]"
 
 
 @given(st.text(min_size=20), st.text(), st.text())
-def test_no_remembered_secret_survives_as_text_or_json(secret: str, before: str, after: str) -> None:
+def test_no_remembered_secret_survives_as_text_or_json(
+    secret: str, before: str, after: str
+) -> None:
     remember(secret, "api_key")
     text = before + secret + after
     assert secret not in redact(text)
@@ -106,11 +111,15 @@ def test_any_text_is_read_to_its_end(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.from_regex(r"[A-Z_][A-Z0-9_]*", fullmatch=True), st.text(st.characters(exclude_characters="'"))
+        st.from_regex(r"[A-Z_][A-Z0-9_]*", fullmatch=True),
+        st.text(st.characters(exclude_characters="'")),
     )
 )
 def test_what_is_quoted_comes_back(values: dict[str, str]) -> None:
-    assert parse_env("".join(f"{name}='{value}'\n" for name, value in values.items())) == (values, [])
+    assert parse_env("".join(f"{name}='{value}'\n" for name, value in values.items())) == (
+        values,
+        [],
+    )
 
 
 def test_the_command_line_reads_it_and_the_environment_wins(tmp_path: Path) -> None:
@@ -121,7 +130,12 @@ def test_the_command_line_reads_it_and_the_environment_wins(tmp_path: Path) -> N
         words = ["run", "-n", "x", "-a", "nop", "--dataset-dir", "demo"]
         command = [sys.executable, "-m", "cooperbench", *words]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment | more, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 2
         return done.stderr
@@ -137,7 +151,9 @@ def test_keys_do_not_reach_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("OF_ENV_FILE_API_KEY=key-number-12345\n")
     look = "env; cat /proc/*/environ | tr '\\0' '\\n'"
-    script = write_script(tmp_path / "s.yaml", {}, solo=[{"run": look}, {"run": "echo key-number-12345"}])
+    script = write_script(
+        tmp_path / "s.yaml", {}, solo=[{"run": look}, {"run": "echo key-number-12345"}]
+    )
     left = run_tiny(tmp_path, "scripted", setting="solo", agent_config=str(script), auto_eval=False)
     assert os.environ["OF_ENV_FILE_API_KEY"] == "key-number-12345"
     seen, echoed = left.observations("solo")

@@ -38,7 +38,10 @@ def make_pair(root: Path) -> Pair:
 def test_paths_are_those_of_the_documentation(tmp_path: Path) -> None:
     paths = ExperimentPaths(tmp_path, "first").pair(make_pair(tmp_path), "coop")
     assert paths.result == tmp_path / "first/coop/alpha_task/0/f2_f10/result.json"
-    assert paths.agent("agent1").trajectory.relative_to(paths.folder).as_posix() == "agent1/trajectory.json"
+    assert (
+        paths.agent("agent1").trajectory.relative_to(paths.folder).as_posix()
+        == "agent1/trajectory.json"
+    )
 
 
 def test_a_failed_write_leaves_the_old_content_and_no_rest(tmp_path: Path) -> None:
@@ -90,7 +93,9 @@ def test_names_that_could_leave_the_logs_are_refused(name: str) -> None:
         checked_run_name(name)
 
 
-@pytest.mark.parametrize("name", ["a", "solo-msa-gpt-4o-lite", "x" * 120, "claude-sonnet-4.5", "run_1@home"])
+@pytest.mark.parametrize(
+    "name", ["a", "solo-msa-gpt-4o-lite", "x" * 120, "claude-sonnet-4.5", "run_1@home"]
+)
 def test_usual_names_are_taken(name: str) -> None:
     assert checked_run_name(name) == name
 
@@ -138,7 +143,10 @@ def test_a_second_runner_is_told_who_holds_the_experiment(tmp_path: Path) -> Non
         "    print('held', flush=True)\n    sys.stdin.readline()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as other:
         assert other.stdout
         assert other.stdout.readline() == "held\n"

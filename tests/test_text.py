@@ -68,7 +68,13 @@ def test_of_a_long_text_both_ends_are_kept(text: str, most: int, shown: str) -> 
 
 @pytest.mark.parametrize(
     ("dollars", "text"),
-    [(0, "$0.00"), (3.2, "$3.20"), (0.00126, "$0.0013"), (0.000084, "$0.000084"), (2e-7, "$0.0000002")],
+    [
+        (0, "$0.00"),
+        (3.2, "$3.20"),
+        (0.00126, "$0.0013"),
+        (0.000084, "$0.000084"),
+        (2e-7, "$0.0000002"),
+    ],
 )
 def test_dollars(dollars: float, text: str) -> None:
     assert dollars_text(dollars) == text

@@ -80,7 +80,9 @@ def golden(*feature_ids: int) -> str:
 
 
 def hidden_test(feature_id: int) -> str:
-    return text_patch(f"tests/f{feature_id}.sh", None, [f'grep -q "^feature {feature_id}$" app.txt\n'])
+    return text_patch(
+        f"tests/f{feature_id}.sh", None, [f'grep -q "^feature {feature_id}$" app.txt\n']
+    )
 
 
 def write_tiny(
@@ -107,7 +109,10 @@ def write_tiny(
 
 
 def write_script(
-    path: Path, coop: Mapping[int, Sequence[object]], solo: list[object] | None = None, task_id: int = TASK_ID
+    path: Path,
+    coop: Mapping[int, Sequence[object]],
+    solo: list[object] | None = None,
+    task_id: int = TASK_ID,
 ) -> Path:
     """A script for the agent `scripted`."""
     import yaml
@@ -115,5 +120,7 @@ def write_script(
     chapters: dict[str, object] = {"coop": {number: list(steps) for number, steps in coop.items()}}
     if solo is not None:
         chapters["solo"] = {"*": solo}
-    path.write_text(yaml.safe_dump({"description": "for tests", "repos": {REPO: {task_id: chapters}}}))
+    path.write_text(
+        yaml.safe_dump({"description": "for tests", "repos": {REPO: {task_id: chapters}}})
+    )
     return path

@@ -15,7 +15,14 @@ from pathlib import Path
 from cooperbench.errors import InfraError, Interrupted, UserError
 
 # A clone's owner may be another user: without hooks and work tree it is as harmless as our own.
-_SETTINGS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*")
+_SETTINGS = (
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "safe.directory=*",
+)
 _ENVIRONMENT = {
     "HOME": "/nonexistent",
     "XDG_CONFIG_HOME": "/nonexistent",
@@ -88,7 +95,9 @@ def run_git(
     command = [*(_BOUNDED if bounded else ()), "git", *_SETTINGS, *args]
     pipe = subprocess.PIPE
     try:
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
+        ) as process:
             _running.add(process)
             try:
                 stdout, stderr = process.communicate(stdin, timeout_seconds)
@@ -103,7 +112,9 @@ def run_git(
             "git was not found on the PATH: install git 2.39 or newer, e.g. `apt-get install git`"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise GitError(_shown(args), TIMED_OUT, f"no end after {timeout_seconds:g} s".encode()) from error
+        raise GitError(
+            _shown(args), TIMED_OUT, f"no end after {timeout_seconds:g} s".encode()
+        ) from error
 
 
 @cache
@@ -134,7 +145,9 @@ def encode_path(path: str) -> bytes:
 
 def last_lines(stderr: bytes) -> str:
     """The end of git's error message, as one line."""
-    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
+    ]
     text = "; ".join(line.removeprefix("error: ").removeprefix("fatal: ") for line in lines[-3:])
     return text if len(text) <= _LONGEST_MESSAGE else "…" + text[-_LONGEST_MESSAGE:]
 

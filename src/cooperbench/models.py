@@ -123,7 +123,9 @@ def seats_of(pair: Pair, setting: Setting) -> tuple[Seat, ...]:
     """Who works on a pair: one agent per feature, or one for all of them."""
     if setting == "solo":
         return (Seat("solo", pair.features),)
-    return tuple(Seat(f"agent{place}", (feature,)) for place, feature in enumerate(pair.features, 1))
+    return tuple(
+        Seat(f"agent{place}", (feature,)) for place, feature in enumerate(pair.features, 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,10 @@ def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | i
     """Of agents or of pairs; what an older version did not record counts as nothing."""
     every = list(records)
     sums = {name: sum(record.get(name) or 0 for record in every) for name in ACCOUNTS}
-    return {name: round(value, 3) if name.endswith("_seconds") else value for name, value in sums.items()}
+    return {
+        name: round(value, 3) if name.endswith("_seconds") else value
+        for name, value in sums.items()
+    }
 
 
 MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]

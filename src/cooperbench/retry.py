@@ -22,7 +22,9 @@ _MOST_INTERRUPTS = 5
 """After these a clean-up that does not finish is given up."""
 
 
-def backoff_seconds(attempt: int, longest: float = float("inf"), first: float | None = None) -> float:
+def backoff_seconds(
+    attempt: int, longest: float = float("inf"), first: float | None = None
+) -> float:
     """The pause after this failed attempt (from 1 on): growing, and not the same for all that failed together."""
     usual = min(longest, (first or FIRST_PAUSE_SECONDS) * 2.0 ** (attempt - 1))
     return usual * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret

@@ -26,7 +26,9 @@ _LINE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
-_NAMES = re.compile(r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)(?:_\d+)?$", re.IGNORECASE)
+_NAMES = re.compile(
+    r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)(?:_\d+)?$", re.IGNORECASE
+)
 _SHORTEST = 8
 _LONG_WITHOUT_DIGITS = 20
 _remembered: dict[str, str] = {}
@@ -42,7 +44,9 @@ def parse_env(text: str) -> tuple[dict[str, str], list[int]]:
         if line["wrong"] is not None:
             wrong_lines.append(text.count("\n", 0, line.start()) + 1)
         elif line["double"] is not None:
-            unescaped = re.sub(r"\\([nrt\\\"'$])", lambda one: _ESCAPES.get(one[1], one[1]), line["double"])
+            unescaped = re.sub(
+                r"\\([nrt\\\"'$])", lambda one: _ESCAPES.get(one[1], one[1]), line["double"]
+            )
             values[line["name"]] = unescaped
         elif line["name"]:
             values[line["name"]] = line["single"] or line["plain"] or ""

@@ -63,7 +63,9 @@ def save_setting(key: str, value: str | None) -> None:
 
 def default_backend() -> str:
     """For the command line: environment, file, then what the documentation says."""
-    return os.environ.get(BACKEND_VARIABLE) or str(load_settings().get("backend") or DOCUMENTED_BACKEND)
+    return os.environ.get(BACKEND_VARIABLE) or str(
+        load_settings().get("backend") or DOCUMENTED_BACKEND
+    )
 
 
 def default_eval_network() -> EvalNetwork:

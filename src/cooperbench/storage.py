@@ -86,7 +86,9 @@ def read_regular_file(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         if status.st_size > LARGEST_FILE_BYTES:
-            raise OSError(errno.EFBIG, f"it is larger than {LARGEST_FILE_BYTES >> 20} MiB", str(path))
+            raise OSError(
+                errno.EFBIG, f"it is larger than {LARGEST_FILE_BYTES >> 20} MiB", str(path)
+            )
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read() or b""
     finally:
@@ -108,7 +110,11 @@ def read_json_or_problem(path: Path) -> tuple[dict[str, Any] | None, str | None]
         return None, f"{path.name} cannot be read: {error.strerror}"
     except (ValueError, RecursionError):
         return None, f"{path.name} is not whole JSON"
-    return (content, None) if isinstance(content, dict) else (None, f"{path.name} holds no JSON object")
+    return (
+        (content, None)
+        if isinstance(content, dict)
+        else (None, f"{path.name} holds no JSON object")
+    )
 
 
 def checked_run_name(name: str) -> str:
@@ -199,7 +205,9 @@ class ExperimentPaths:
     def pair(self, pair: Pair, setting: Setting) -> PairPaths:
         return self.pair_named(setting, pair.task.repo, pair.task.task_id, pair.feature_ids)
 
-    def pair_named(self, setting: Setting, repo: str, task_id: int, feature_ids: Sequence[int]) -> PairPaths:
+    def pair_named(
+        self, setting: Setting, repo: str, task_id: int, feature_ids: Sequence[int]
+    ) -> PairPaths:
         name = "_".join(f"f{number}" for number in feature_ids)
         return PairPaths(self.root / setting / repo / str(task_id) / name)
 
@@ -212,7 +220,9 @@ class ExperimentPaths:
             leftover.unlink(missing_ok=True)
         home = self.root / "attempts" / folder.relative_to(self.root)
         home.mkdir(parents=True, exist_ok=True)
-        number = 1 + max((int(entry.name) for entry in home.iterdir() if entry.name.isdigit()), default=0)
+        number = 1 + max(
+            (int(entry.name) for entry in home.iterdir() if entry.name.isdigit()), default=0
+        )
         target = home / f"{number:03d}"
         folder.rename(target)
         return target
@@ -259,7 +269,9 @@ class ExperimentPaths:
         return None
 
 
-def error_record(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
+def error_record(
+    paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception
+) -> dict[str, Any]:
     """What result.json or eval.json says of a pair that ended in an error; it is run again next time."""
     expected = isinstance(error, CooperBenchError)
     if not expected:

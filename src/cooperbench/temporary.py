@@ -13,7 +13,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-_NAME = re.compile(r"cooperbench-[a-z]+-(?P<pid>[0-9]{1,10})-(?P<start>\w+)-(?P<space>[0-9a-f]+)-\w+")
+_NAME = re.compile(
+    r"cooperbench-[a-z]+-(?P<pid>[0-9]{1,10})-(?P<start>\w+)-(?P<space>[0-9a-f]+)-\w+"
+)
 _USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked into, never written to by these names
 
 

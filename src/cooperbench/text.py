@@ -39,7 +39,9 @@ def names_for_error(names: Iterable[str], wanted: str = "", *, limit: int = 12) 
     if not every:
         return "none"
     close = get_close_matches(wanted, every) if wanted else []
-    ordered = list(dict.fromkeys([*close, *(name for name in every if wanted and wanted in name), *every]))
+    ordered = list(
+        dict.fromkeys([*close, *(name for name in every if wanted and wanted in name), *every])
+    )
     shown = ", ".join(printable(name) for name in ordered[:limit])
     return shown if len(ordered) <= limit else f"{shown}, … ({len(ordered)} in all)"
 
@@ -56,4 +58,6 @@ def duration_text(seconds: float) -> str:
 
 def dollars_text(dollars: float) -> str:
     """`$3.20`; less than a cent as `$0.001`, since that is not nothing."""
-    return f"${dollars:.2f}" if dollars >= 0.01 or dollars <= 0 else f"${Decimal(f'{dollars:.2g}'):f}"
+    return (
+        f"${dollars:.2f}" if dollars >= 0.01 or dollars <= 0 else f"${Decimal(f'{dollars:.2g}'):f}"
+    )

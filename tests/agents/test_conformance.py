@@ -60,10 +60,13 @@ def framework(name: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
     provide(name)
     tongue = TONGUES[name]
     with ModelServer() as server:
-        server.script("", [tongue.run("ls"), tongue.run("echo more >>notes.txt"), *tongue.last_words])
+        server.script(
+            "", [tongue.run("ls"), tongue.run("echo more >>notes.txt"), *tongue.last_words]
+        )
         for agent_id, colleague in (("agent1", "agent2"), ("agent2", "agent1")):
             server.script(
-                f"You are {agent_id}", [tongue.run("ls"), tongue.tell(colleague, "hello"), *tongue.last_words]
+                f"You are {agent_id}",
+                [tongue.run("ls"), tongue.tell(colleague, "hello"), *tongue.last_words],
             )
         config = write_config(tmp_path / "config" / "agent.yaml", settings(name, server.openai_url))
         yield AgentUnderTest(name, MODEL, config, {DATA_VARIABLE: str(DATA)})

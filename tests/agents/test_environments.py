@@ -102,7 +102,9 @@ def test_an_environment_is_made_used_replaced_and_removed(source: Path) -> None:
 @pytest.mark.external
 def test_what_cannot_be_installed_leaves_what_was_there(source: Path) -> None:
     _install(str(source))
-    (source / "build_toy.py").write_text("def build_wheel(*_): raise SystemExit('no wheel today')\n")
+    (source / "build_toy.py").write_text(
+        "def build_wheel(*_): raise SystemExit('no wheel today')\n"
+    )
     with pytest.raises(UserError, match="the installation failed") as caught:
         _install(str(source))
     assert "\n" not in str(caught.value)
@@ -139,7 +141,9 @@ def test_a_python_that_suits_is_found_and_another_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"toy needs Python 2\.9 or 2\.8 .*pyenv install 2\.9"):
         find_python(other, None)
     for path in (found, tmp_path / "absent"):
-        with pytest.raises(UserError, match=r"is not a Python 2\.9 or 2\.8 with venv, which toy needs"):
+        with pytest.raises(
+            UserError, match=r"is not a Python 2\.9 or 2\.8 with venv, which toy needs"
+        ):
             find_python(other, path)
 
 
@@ -151,7 +155,9 @@ def test_a_command_line_agent_is_installed_from_npm() -> None:
     modules = made.programs / "node_modules"
     assert (modules / "is-number" / "index.js").is_file()
     (node,) = modules.glob("node-linux-*/bin/node")
-    assert subprocess.run([node, "--version"], capture_output=True, check=True).stdout.startswith(b"v22.")
+    assert subprocess.run([node, "--version"], capture_output=True, check=True).stdout.startswith(
+        b"v22."
+    )
     newer = replace(small, version="7.0.1")
     said = r"small 7\.0\.0 is installed, and this CooperBench runs 7\.0\.1: cooperbench agents install small"
     with pytest.raises(UserError, match=said):
@@ -167,7 +173,9 @@ def test_npm_that_is_not_there_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_pat
         install(broken, source=None, python=tmp_path / "python", say=print)
     (tmp_path / "rm").symlink_to("/bin/rm")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"is installed with npm, which is not here: https://nodejs\.org"):
+    with pytest.raises(
+        UserError, match=r"is installed with npm, which is not here: https://nodejs\.org"
+    ):
         install(broken, source=None, python=None, say=print)
     assert find_environment(broken) is None
 
@@ -181,6 +189,9 @@ def test_the_command_lists_and_refuses_in_one_line(capsys: pytest.CaptureFixture
     assert rows["openhands"]["install"] == "cooperbench agents install openhands"
 
     assert main(["agents", "install", "nope"]) == 2
-    assert "no framework 'nope'; there are: openhands, swe_agent, claude_code" in capsys.readouterr().err
+    assert (
+        "no framework 'nope'; there are: openhands, swe_agent, claude_code"
+        in capsys.readouterr().err
+    )
     assert main(["agents", "remove", "openhands"]) == 0
     assert "was not installed" in capsys.readouterr().out

@@ -25,7 +25,9 @@ OVERFLOW, REJECTED, FILTERED, USER, INFRA = (
 
 def named(kind: str, text: str) -> Callable[[], Exception]:
     def make() -> Exception:
-        error: Exception = getattr(load_litellm().exceptions, kind)(text, llm_provider="openai", model=MODEL)
+        error: Exception = getattr(load_litellm().exceptions, kind)(
+            text, llm_provider="openai", model=MODEL
+        )
         return error
 
     return make
@@ -48,7 +50,9 @@ def status(code: int, text: str) -> Callable[[], Exception]:
     """As LiteLLM passes on what it has no class for."""
 
     def make() -> Exception:
-        error: Exception = load_litellm().exceptions.APIError(code, text, llm_provider="openai", model=MODEL)
+        error: Exception = load_litellm().exceptions.APIError(
+            code, text, llm_provider="openai", model=MODEL
+        )
         return error
 
     return make
@@ -81,7 +85,9 @@ CASES: dict[str, tuple[Callable[[], Exception], str, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first_call", [True, False])
-def test_every_agent_judges_alike(case: str, first_call: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_agent_judges_alike(
+    case: str, first_call: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
     make, first, later = CASES[case]
     expected = first if first_call else later

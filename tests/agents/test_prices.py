@@ -35,7 +35,11 @@ def test_a_price_counts_from_when_it_is_known(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(litellm, "model_cost", dict(litellm.model_cost))
     for _ in range(2):
         assert (used(model).cost, used(model).unpriced_calls) == (0.0, 1)
-    price = {"input_cost_per_token": 1e-6, "output_cost_per_token": 1e-5, "litellm_provider": "openai"}
+    price = {
+        "input_cost_per_token": 1e-6,
+        "output_cost_per_token": 1e-5,
+        "litellm_provider": "openai",
+    }
     litellm.register_model({model: price}, persist_across_reloads=False)
     assert used(model).cost == pytest.approx(0.002)
     assert used(model).unpriced_calls == 0

@@ -20,7 +20,9 @@ def paths(tmp_path: Path) -> AgentPaths:
 
 
 def make_recorder(paths: AgentPaths) -> Recorder:
-    return Recorder(paths, Seat("agent1", (Task("r", 1, Path("x"), (3,)).feature(3),)), agent="a", model="m")
+    return Recorder(
+        paths, Seat("agent1", (Task("r", 1, Path("x"), (3,)).feature(3),)), agent="a", model="m"
+    )
 
 
 def test_a_large_observation_keeps_both_ends_and_says_what_is_cut(paths: AgentPaths) -> None:
@@ -48,7 +50,9 @@ def test_secrets_are_in_no_file_whatever_they_came_with(
     monkeypatch.setenv("NUMBER_TOKEN", "12345678")
     recorder = make_recorder(paths)
     recorder.reply(f"is it {SECRET}?", Usage(cost=0.12345678), raw={"deep": [{"key": SECRET}]})
-    recorder.entry("think", {"content": "x"}, f"Bearer {SECRET}\n12345678", step=1, thought=object())
+    recorder.entry(
+        "think", {"content": "x"}, f"Bearer {SECRET}\n12345678", step=1, thought=object()
+    )
     recorder.note(f"about {SECRET}")
     recorder.finish("gave_up", Usage(), 0.0, f"refused: {SECRET}")
     for path in (paths.log, paths.trajectory):
@@ -64,14 +68,20 @@ def test_secrets_are_in_no_file_whatever_they_came_with(
 def test_what_was_broken_off_can_be_read_as_far_as_it_came(paths: AgentPaths) -> None:
     recorder = make_recorder(paths)
     for cost in (0.25, 0.5):
-        recorder.reply("…", Usage(cost, prompt_tokens=10, completion_tokens=5, cached_tokens=1, calls=1))
+        recorder.reply(
+            "…", Usage(cost, prompt_tokens=10, completion_tokens=5, cached_tokens=1, calls=1)
+        )
     recorder.abandon()
     with paths.journal.open("a") as journal:
         journal.write('{"action": "ru')
     trajectory = read_trajectory(paths)
     assert trajectory is not None
     assert [step["action"] for step in trajectory["steps"]] == ["reply", "reply"]
-    assert (trajectory["status"], trajectory["model"], trajectory["feature_id"]) == ("broken_off", "m", 3)
+    assert (trajectory["status"], trajectory["model"], trajectory["feature_id"]) == (
+        "broken_off",
+        "m",
+        3,
+    )
     assert (trajectory["cost"], trajectory["model_calls"]) == (0.75, 2)
     assert trajectory["token_usage"]["total_tokens"] == 30
 

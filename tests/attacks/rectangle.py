@@ -34,7 +34,9 @@ BASE = {
     "    def test_frame(self):\n        self.assertEqual(frame('a'), '[a]')\n",
 }
 GOLDEN = {
-    SOURCE: BASE[SOURCE].replace("raise NotImplementedError", "return checked(width) * checked(height)")
+    SOURCE: BASE[SOURCE].replace(
+        "raise NotImplementedError", "return checked(width) * checked(height)"
+    )
 }
 HIDDEN = """import unittest
 from rectangle import area
@@ -61,7 +63,13 @@ _TESTS = "PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s tests -t 
 
 
 def _setup() -> str:
-    lines = ["#!/bin/bash", "set -e", "dest=${1:-/workspace/repo}", 'mkdir -p "$dest"', 'cd "$dest"']
+    lines = [
+        "#!/bin/bash",
+        "set -e",
+        "dest=${1:-/workspace/repo}",
+        'mkdir -p "$dest"',
+        'cd "$dest"',
+    ]
     for path, text in BASE.items():
         lines += [f"mkdir -p ./{path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
     lines += ["export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z"]
@@ -102,7 +110,9 @@ class Judge:
     def patch(self, files: Mapping[str, str]) -> bytes:
         """It gives some files other content."""
         with TreeStore(self.executor.base(self.task)) as store:
-            tree = store.edited(store.base.tree, {path: text.encode() for path, text in files.items()})
+            tree = store.edited(
+                store.base.tree, {path: text.encode() for path, text in files.items()}
+            )
             return store.patch_of(tree)
 
     def verdict(self, files: Mapping[str, str]) -> str:
@@ -111,7 +121,9 @@ class Judge:
         reference = self.references.get(feature)
         assert reference.success, reference.golden.error
         with TreeStore(self.executor.base(task)) as store:
-            work = judged_patch(self.patch(files), self.executor.test_side((feature,), store), store)
+            work = judged_patch(
+                self.patch(files), self.executor.test_side((feature,), store), store
+            )
         if not work.patch or not self.references.test(feature, work.patch, work.tree).success:
             return "failed"
         return self.references.confirm(feature, work.patch)

@@ -47,7 +47,9 @@ IN_CONTAINERS = {
 
 def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str) -> str:
     """Returns the patch of the attacker."""
-    left = run_tiny(folder, f"tests.attacks.agents:{attacker},oracle", backend=backend, run_name="attack")
+    left = run_tiny(
+        folder, f"tests.attacks.agents:{attacker},oracle", backend=backend, run_name="attack"
+    )
     assert left.result["status"] == "completed"
     assert left.result["attempt"] == 1
     assert left.result["agents"]["agent1"]["status"] in statuses
@@ -59,7 +61,9 @@ def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str)
     assert evaluation["agent2"]["success"]
     summary = json.loads((folder / "logs/attack/summary.json").read_text())["settings"]["coop"]
     assert (summary["evaluated"], summary["errors"]) == (1, 0)
-    assert sum(path.stat().st_size for path in left.folder.rglob("*") if path.is_file()) < 20_000_000
+    assert (
+        sum(path.stat().st_size for path in left.folder.rglob("*") if path.is_file()) < 20_000_000
+    )
     return left.patch()
 
 

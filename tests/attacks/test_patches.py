@@ -42,9 +42,13 @@ def before_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return before_git
 
 
-def test_a_small_patch_of_a_file_that_no_diff_can_be_made_of(store: TreeStore, tmp_path: Path) -> None:
+def test_a_small_patch_of_a_file_that_no_diff_can_be_made_of(
+    store: TreeStore, tmp_path: Path
+) -> None:
     def git(*words: str) -> bytes:
-        return subprocess.run(["git", *words], cwd=tmp_path / "large", capture_output=True, check=True).stdout
+        return subprocess.run(
+            ["git", *words], cwd=tmp_path / "large", capture_output=True, check=True
+        ).stdout
 
     (tmp_path / "large").mkdir()
     git("init")
@@ -64,8 +68,12 @@ def test_a_path_that_no_file_system_takes(store: TreeStore, depth: int) -> None:
     assert (work.status, work.tree) == ("failed", "")
 
 
-def test_a_merge_that_git_does_not_survive(store: TreeStore, before_git: Callable[[str], None]) -> None:
-    ours, theirs = (store.edited(store.base.tree, {"pkg/core.py": one}) for one in (b"two\n", b"three\n"))
+def test_a_merge_that_git_does_not_survive(
+    store: TreeStore, before_git: Callable[[str], None]
+) -> None:
+    ours, theirs = (
+        store.edited(store.base.tree, {"pkg/core.py": one}) for one in (b"two\n", b"three\n")
+    )
     before_git('case "$*" in *merge-tree*) kill -9 $$;; esac')
     merge = store.merge([Applied("applied", ours), Applied("applied", theirs)])
     assert (merge.status, merge.strategy) == ("conflict", "none")

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     ("module", "names"),
     [
         ("", "get_backend register"),
-        (".base", "EvalBackend Sandbox ExecResult RichSandbox SandboxOptions Capabilities CommandResult"),
+        (
+            ".base",
+            "EvalBackend Sandbox ExecResult RichSandbox SandboxOptions Capabilities CommandResult",
+        ),
         (".docker", "DockerBackend"),
         (".gcp", "GCPBatchBackend"),
         (".conformance", "SandboxConformance"),
     ],
 )
-def test_what_backends_of_others_import_is_where_the_documentation_says(module: str, names: str) -> None:
+def test_what_backends_of_others_import_is_where_the_documentation_says(
+    module: str, names: str
+) -> None:
     there = import_module(f"cooperbench.eval.backends{module}")
     assert [name for name in names.split() if not hasattr(there, name)] == []
 
@@ -64,7 +69,9 @@ def test_dotted_name() -> None:
     assert isinstance(backends.get_backend("tests.sandbox.plain:PlainBackend"), PlainBackend)
 
 
-@pytest.mark.parametrize("name", ["tests.sandbox.plain:Nothing", "no.such.module:Backend", ":", "a:"])
+@pytest.mark.parametrize(
+    "name", ["tests.sandbox.plain:Nothing", "no.such.module:Backend", ":", "a:"]
+)
 def test_a_dotted_name_that_leads_nowhere(name: str) -> None:
     with pytest.raises(UserError, match="cannot be loaded"):
         backends.get_backend(name)

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.backends.setting_fields import matching, name_value_pairs, one_of, read_section, word_list
+from cooperbench.backends.setting_fields import (
+    matching,
+    name_value_pairs,
+    one_of,
+    read_section,
+    word_list,
+)
 from cooperbench.errors import UserError
 from cooperbench.settings import config_file
 from cooperbench.storage import write_json
@@ -35,11 +41,19 @@ def test_a_keyword_comes_before_a_variable_and_a_variable_before_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert read() == {}
-    write_json(config_file(), {"mine": {"size": "1g", "kind": "a", "hosts": ["x", "y"]}, "backend": "local"})
+    write_json(
+        config_file(),
+        {"mine": {"size": "1g", "kind": "a", "hosts": ["x", "y"]}, "backend": "local"},
+    )
     monkeypatch.setenv("COOPERBENCH_MINE_SIZE", "2g")
     monkeypatch.setenv("COOPERBENCH_MINE_KIND", "")
     monkeypatch.setenv("SHARED_ARGS", "A=1 'B=two words'")
-    expected = {"size": "2g", "kind": "a", "hosts": ("x", "y"), "args": {"A": "1", "B": "two words"}}
+    expected = {
+        "size": "2g",
+        "kind": "a",
+        "hosts": ("x", "y"),
+        "args": {"A": "1", "B": "two words"},
+    }
     assert read() == expected
     assert read(size="3g", kind=None) == {**expected, "size": "3g"}
 

@@ -50,7 +50,9 @@ def _told(messages: list[dict[str, Any]], side: str, agent: str) -> list[str]:
 def _shown(messages: list[dict[str, Any]], agent: str) -> list[str]:
     """To an agent, in the order in which it saw them."""
     seen = [one for one in messages if one["to"] == agent and one["delivered_at"]]
-    return _told(sorted(seen, key=lambda one: (one["delivered_step"], one["sequence"])), "to", agent)
+    return _told(
+        sorted(seen, key=lambda one: (one["delivered_step"], one["sequence"])), "to", agent
+    )
 
 
 def different_pairs(run: Path, expected: dict[str, Any]) -> list[str]:
@@ -86,7 +88,9 @@ def wrong_money(run: Path, answered: int, begun: int, lost: int) -> list[str]:
     least = (answered - 2 * broken_off - lost) * DOLLARS_PER_CALL
     most = (answered + begun) * DOLLARS_PER_CALL
     if not max(least, due) - 1e-9 <= spent <= most + 1e-9:
-        found.append(f"${spent} spent, not ${max(least, due)} to ${most} ({broken_off} attempts broken off)")
+        found.append(
+            f"${spent} spent, not ${max(least, due)} to ${most} ({broken_off} attempts broken off)"
+        )
     return found
 
 
@@ -94,7 +98,11 @@ def leftovers(mark: str, temporary: Path, logs: Path, cache: Path) -> list[str]:
     found = [f"process {pid}: {words[:120]}" for pid, words in processes(mark, mounted_from(cache))]
     found += [f"temporary file {path.name}" for path in temporary.iterdir()]
     found += [f"temporary file {path.relative_to(logs)}" for path in logs.rglob(".writing-*")]
-    found += [f"in the cache: {path.relative_to(cache)}" for name in EMPTY_CACHE for path in cache.glob(name)]
+    found += [
+        f"in the cache: {path.relative_to(cache)}"
+        for name in EMPTY_CACHE
+        for path in cache.glob(name)
+    ]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return found + [f"mount {line.split()[1]}" for line in mounts if f" {cache}" in line]
 
@@ -106,7 +114,9 @@ def engine_leftovers(engine: Engine, folder: Path) -> list[str]:
     found += [f"network {one['Name']}" for one in engine.api.networks() if one["Name"] not in usual]
     found += [f"process of a container: {pid} {words[:120]}" for pid, words in contained(folder)]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    return found + [f"mount {line.split()[1]}" for line in mounts if f" {folder}/data/overlay2/" in line]
+    return found + [
+        f"mount {line.split()[1]}" for line in mounts if f" {folder}/data/overlay2/" in line
+    ]
 
 
 def mounted_from(cache: Path) -> str:
@@ -146,6 +156,7 @@ def _difference(expected: Any, found: Any) -> str:
     if isinstance(expected, dict) and isinstance(found, dict):
         keys = [key for key in {**expected, **found} if expected.get(key) != found.get(key)]
         return "; ".join(
-            f"{key}: {str(found.get(key))[:200]} instead of {str(expected.get(key))[:200]}" for key in keys
+            f"{key}: {str(found.get(key))[:200]} instead of {str(expected.get(key))[:200]}"
+            for key in keys
         )
     return f"{str(found)[:200]} instead of {str(expected)[:200]}"

@@ -121,7 +121,9 @@ def supervisor_killed(one: Round, process: Process, rng: random.Random) -> bool:
 
 def _workers(one: Round, *, supervisor: bool) -> list[int]:
     found = [
-        (pid, words) for pid, words in processes(f"{one.folder}/") if words.strip().endswith(str(PROGRAM))
+        (pid, words)
+        for pid, words in processes(f"{one.folder}/")
+        if words.strip().endswith(str(PROGRAM))
     ]
     return [pid for pid, words in found if ("supervisor.py" in words) == supervisor]
 
@@ -177,7 +179,9 @@ def connections_cut(one: Round, process: Process, _: random.Random) -> bool:
 
 def provider(name: str) -> Strike:
     def strike(one: Round, process: Process, rng: random.Random) -> bool:
-        return one.world.provider.fail_for(rng.uniform(0.5, 4), name, lambda: process.poll() is not None)
+        return one.world.provider.fail_for(
+            rng.uniform(0.5, 4), name, lambda: process.poll() is not None
+        )
 
     return strike
 

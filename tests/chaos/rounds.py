@@ -27,7 +27,8 @@ RUN_SECONDS = 600.0
 """A run that hangs is found, one on a busy machine is waited for."""
 DISK_BYTES = 24 * 1024 * 1024
 UNMADE_LOOP = re.compile(
-    r"Exception ignored in: <function BaseEventLoop\.__del__.*?\nAttributeError: .*? '_ssock'\n", re.DOTALL
+    r"Exception ignored in: <function BaseEventLoop\.__del__.*?\nAttributeError: .*? '_ssock'\n",
+    re.DOTALL,
 )
 """What Python itself says of an event loop for which there were no descriptors."""
 LEFT_SECONDS = 60.0
@@ -45,7 +46,9 @@ class Round:
         self.has_small_disk = os.geteuid() == 0
         if self.has_small_disk:
             words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.logs)]
-            self.has_small_disk = subprocess.run(words, check=False, capture_output=True).returncode == 0
+            self.has_small_disk = (
+                subprocess.run(words, check=False, capture_output=True).returncode == 0
+            )
         self.clock = self.folder / "clock"
         self.with_clock = False
         self.answered_before = (world.provider.answered, world.provider.begun)
@@ -130,7 +133,9 @@ class Round:
         found = checker.different_pairs(self.run, expected)
         answered, begun = self.world.provider.answered, self.world.provider.begun
         before, begun_before = self.answered_before
-        found += checker.wrong_money(self.run, answered - before, begun - begun_before, self.calls_lost)
+        found += checker.wrong_money(
+            self.run, answered - before, begun - begun_before, self.calls_lost
+        )
         if self.world.engine and self.world.engine.was_killed:
             self.world.engine.end_forgotten()
         deadline = time.monotonic() + LEFT_SECONDS

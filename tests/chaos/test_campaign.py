@@ -62,7 +62,9 @@ def edited(path: Path, change: Callable[[Any], object]) -> None:
 
 
 def messages(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Path], None]:
-    return lambda run: edited(run / PAIR / "conversation.json", lambda content: change(content["messages"]))
+    return lambda run: edited(
+        run / PAIR / "conversation.json", lambda content: change(content["messages"])
+    )
 
 
 def swap(told: list[dict[str, Any]]) -> None:
@@ -87,18 +89,26 @@ def result(**fields: object) -> Callable[[Path], None]:
             "f1_f9",
             id="a pair too many",
         ),
-        pytest.param(lambda run: (run / PAIR / "result.json").write_text("{"), "broken", id="half a result"),
+        pytest.param(
+            lambda run: (run / PAIR / "result.json").write_text("{"), "broken", id="half a result"
+        ),
         pytest.param(lambda run: (run / PAIR / "eval.json").unlink(), "broken", id="no verdict"),
         pytest.param(verdict(overall_success=False), "overall_success", id="another verdict"),
         pytest.param(verdict(status="error"), "status", id="an evaluation that failed"),
         pytest.param(result(status="error"), "status", id="a fault that was scored"),
-        pytest.param(lambda run: (run / PAIR / "agent1.patch").write_text(""), "patches", id="another patch"),
+        pytest.param(
+            lambda run: (run / PAIR / "agent1.patch").write_text(""), "patches", id="another patch"
+        ),
         pytest.param(messages(list.pop), "sent", id="a message lost"),
         pytest.param(messages(lambda told: told.append(told[-1])), "sent", id="a message doubled"),
         pytest.param(messages(swap), "sent", id="messages out of order"),
-        pytest.param(messages(lambda told: told[0].update(delivered_at=None)), "shown", id="never shown"),
         pytest.param(
-            messages(lambda told: [one.update(delivered_step=9 - one["delivered_step"]) for one in told]),
+            messages(lambda told: told[0].update(delivered_at=None)), "shown", id="never shown"
+        ),
+        pytest.param(
+            messages(
+                lambda told: [one.update(delivered_step=9 - one["delivered_step"]) for one in told]
+            ),
             "shown",
             id="shown out of order",
         ),
@@ -193,7 +203,9 @@ def test_mounts_that_are_left_are_found(calm: Round) -> None:
     place.mkdir()
     bind = ["mount", "--bind", str(calm.folder), str(place)]
     # One that only a process in a namespace of its own has.
-    with running(["unshare", "--mount", "sh", "-c", f"{' '.join(bind)}; echo there; exec sleep 600"], env={}):
+    with running(
+        ["unshare", "--mount", "sh", "-c", f"{' '.join(bind)}; echo there; exec sleep 600"], env={}
+    ):
         assert [text.split()[0] for text in calm.leftovers()] == ["process"]
     subprocess.run(bind, check=True)
     try:
@@ -217,7 +229,10 @@ def sleeping_image() -> bytes:
 @pytest.fixture(scope="module")
 def private() -> Iterator[DockerEngine]:
     with skipped_without_engine():
-        if os.geteuid() != 0 or shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+        if (
+            os.geteuid() != 0
+            or shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin") is None
+        ):
             raise NoEngine("no dockerd could be started here")
     # Not a folder of the test: names of sockets must be short.
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -252,7 +267,9 @@ def test_what_is_left_in_an_engine_is_found(private: DockerEngine) -> None:
         assert kinds == ["container", "process", "mount"]
         # It has begun, and the engine knows it: whoever had it started has to end it.
         private.end_forgotten()
-        assert [text.split()[0] for text in checker.engine_leftovers(engine, private.folder)] == kinds
+        assert [
+            text.split()[0] for text in checker.engine_leftovers(engine, private.folder)
+        ] == kinds
         engine.api.remove_container(container, force=True)
         assert checker.engine_leftovers(engine, private.folder) == []
 
@@ -282,7 +299,9 @@ def waiting_to_begin(private: DockerEngine, container: str) -> Iterator[None]:
 
 
 def test_what_only_a_killed_engine_could_have_ended_is_no_leftover(private: DockerEngine) -> None:
-    layers = [private.folder / f"data/overlay2/{name}/merged" for name in ("forgotten-init", "left")]
+    layers = [
+        private.folder / f"data/overlay2/{name}/merged" for name in ("forgotten-init", "left")
+    ]
     for layer in layers:
         layer.mkdir(parents=True)
         subprocess.run(["mount", "--bind", str(layer), str(layer)], check=True)
@@ -336,7 +355,9 @@ except OSError:
 
 
 def test_what_python_says_of_a_loop_without_descriptors_is_no_traceback_of_ours() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_LOOP], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_LOOP], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "there\n"
     assert "Traceback" not in UNMADE_LOOP.sub("", done.stderr)
     assert "Traceback" in UNMADE_LOOP.sub("", f"Traceback\n{done.stderr}Traceback\n")

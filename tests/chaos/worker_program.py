@@ -27,7 +27,11 @@ def ask(messages: list[dict[str, Any]]) -> dict[str, Any] | None:
             "Authorization": "Bearer " + os.environ["LITELLM_PROXY_API_KEY"],
         },
     )
-    found: dict[str, Any] = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+    found: dict[str, Any] = {
+        "id": "",
+        "type": "function",
+        "function": {"name": "", "arguments": ""},
+    }
     try:
         with urllib.request.urlopen(request) as answer:
             for line in answer:
@@ -58,7 +62,9 @@ def main() -> None:
             harness.done()
             return
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.output or "nothing"})
+        messages.append(
+            {"role": "tool", "tool_call_id": call["id"], "content": result.output or "nothing"}
+        )
 
 
 main()

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PROVIDER_FAULTS: dict[str, Callable[[Request, Answer], Reply | None]] = {
-    "429": lambda _, __: Failure(429, "slow down", "rate_limit_error", headers={"retry-after": "0.5"}),
+    "429": lambda _, __: Failure(
+        429, "slow down", "rate_limit_error", headers={"retry-after": "0.5"}
+    ),
     "500": lambda _, __: Failure(500, "oh no", "server_error"),
     "garbage": lambda _, __: Broken(b"\xff<html>not json"),
     "half an answer": lambda asked, _: (
@@ -152,7 +154,14 @@ class DockerEngine:
         self.start()
 
     def start(self) -> None:
-        words = ["dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "-H", self.address]
+        words = [
+            "dockerd",
+            "--iptables=false",
+            "--ip6tables=false",
+            "--bridge=none",
+            "-H",
+            self.address,
+        ]
         for option, name in (("--data-root", "data"), ("--exec-root", "exec"), ("-p", "pid")):
             words += [option, str(self.folder / name)]
         # Of an engine that was killed: it would wait for a containerd that has died with it.
@@ -177,7 +186,9 @@ class DockerEngine:
         try:
             engine = connect()
         finally:
-            os.environ.pop("DOCKER_HOST") if before is None else os.environ.update(DOCKER_HOST=before)
+            os.environ.pop("DOCKER_HOST") if before is None else os.environ.update(
+                DOCKER_HOST=before
+            )
         return closing(engine)
 
     def kill(self) -> None:
@@ -272,6 +283,9 @@ class World:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -24,7 +24,9 @@ def options_of(*words: str) -> dict[str, object]:
     """What a call of `cooperbench run` with these words passes on to its backend."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    args = parser.parse_args(["-n", "x", "-a", "nop", "--backend", "docker", "--dataset-dir", "demo", *words])
+    args = parser.parse_args(
+        ["-n", "x", "-a", "nop", "--backend", "docker", "--dataset-dir", "demo", *words]
+    )
     return config_of(args).backend_options
 
 
@@ -65,7 +67,16 @@ def test_every_backend_of_ours_cleans_up() -> None:
 def test_run_and_eval_have_them(
     command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ["--backend", "local", "--mount", "/a:/b", "--dataset-dir", "demo", "--log-dir", str(tmp_path)]
+    words = [
+        "--backend",
+        "local",
+        "--mount",
+        "/a:/b",
+        "--dataset-dir",
+        "demo",
+        "--log-dir",
+        str(tmp_path),
+    ]
     assert main([*command, *words]) == 2
     assert capsys.readouterr().err == "cooperbench: --mount is for --backend docker, not local\n"
 
@@ -75,7 +86,14 @@ def test_in_python_one_mount_needs_no_list(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("MSWEA_DOCKER_EXECUTABLE", raising=False)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(UserError, match="cannot connect"):
-        run("r", agent="oracle", backend="docker", mount="/a:/b", dataset_dir="demo", logs_dir=tmp_path)
+        run(
+            "r",
+            agent="oracle",
+            backend="docker",
+            mount="/a:/b",
+            dataset_dir="demo",
+            logs_dir=tmp_path,
+        )
 
 
 def test_clean_goes_on_where_there_is_no_engine(

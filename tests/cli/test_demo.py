@@ -34,7 +34,9 @@ def test_the_demo_shows_what_talking_saves_and_what_it_does_not(
         "overall_success_strict": 5,
     }
     assert summary["messages"] > 20
-    broken = json.loads((tmp_path / "demo-coop/coop/stencil_task/0/f3_f4/eval.json").read_text())["merged"]
+    broken = json.loads((tmp_path / "demo-coop/coop/stencil_task/0/f3_f4/eval.json").read_text())[
+        "merged"
+    ]
     assert broken["error"] == "union merge of stencil/nodes.py: ImportError in test_filters"
 
 
@@ -71,9 +73,22 @@ def test_without_node_the_javascript_pairs_are_left_out_with_a_word(
 
 
 @needs_node
-def test_the_conflicts_in_the_package_are_those_that_git_finds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_conflicts_in_the_package_are_those_that_git_finds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert (
-        main(["validate", "--dataset-dir", "demo", "--backend", "local", "--conflicts-only", "--json"]) == 0
+        main(
+            [
+                "validate",
+                "--dataset-dir",
+                "demo",
+                "--backend",
+                "local",
+                "--conflicts-only",
+                "--json",
+            ]
+        )
+        == 0
     )
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((demo_dir() / "gold_conflict_report.json").read_text())

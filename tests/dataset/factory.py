@@ -58,7 +58,9 @@ def write_dataset(
             folder = root / repo / f"task{task_id}"
             _write_files(folder, task_content(repo, task_id))
             for feature_id in feature_ids:
-                _write_files(folder / f"feature{feature_id}", feature_content(repo, task_id, feature_id))
+                _write_files(
+                    folder / f"feature{feature_id}", feature_content(repo, task_id, feature_id)
+                )
     for name, content in (subsets or {}).items():
         _write_files(root / "subsets", {f"{name}.json": json.dumps(content, indent=2)})
     return root
@@ -111,7 +113,8 @@ def subset_of(layout: Layout, name: str, pairs_wanted: int) -> dict[str, object]
         "description": f"{pairs_wanted} pairs of all repositories",
         "stats": {"tasks": len(grouped), "pairs": pairs_wanted},
         "tasks": [
-            {"repo": repo, "task_id": task_id, "pairs": pairs} for (repo, task_id), pairs in grouped.items()
+            {"repo": repo, "task_id": task_id, "pairs": pairs}
+            for (repo, task_id), pairs in grouped.items()
         ],
     }
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATASET_ID = "somebody/some-dataset"
-_API = re.compile(rf"/api/datasets/{DATASET_ID}(?:/revision/(?P<revision>.+)|/tree/(?P<tree>[^/]+))?")
+_API = re.compile(
+    rf"/api/datasets/{DATASET_ID}(?:/revision/(?P<revision>.+)|/tree/(?P<tree>[^/]+))?"
+)
 _FILE = re.compile(rf"/datasets/{DATASET_ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
@@ -52,7 +54,11 @@ class Hub:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @contextmanager
@@ -63,7 +69,9 @@ def serving(hub: Hub) -> Iterator[Hub]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield hub
@@ -96,7 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.status_of_everything is not None:
             self._send(hub.status_of_everything, b"{}")
         elif match := _API.fullmatch(path):
-            self._answer_api(match["tree"] or match["revision"] or "main", tree=match["tree"] is not None)
+            self._answer_api(
+                match["tree"] or match["revision"] or "main", tree=match["tree"] is not None
+            )
         elif match := _FILE.fullmatch(path):
             self._answer_file(match["revision"], match["path"])
         else:
@@ -109,7 +119,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return
         if not tree:
-            content: object = {"id": DATASET_ID, "sha": commit, "siblings": [], "tags": [], "private": False}
+            content: object = {
+                "id": DATASET_ID,
+                "sha": commit,
+                "siblings": [],
+                "tags": [],
+                "private": False,
+            }
         else:
             content = [self._entry(path, data) for path, data in hub.commits[commit].items()]
         self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
@@ -119,7 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         entry: dict[str, object] = {"type": "file", "path": path, "size": size, "oid": blob}
         if path in self.served.large_files:
-            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": size, "pointerSize": 130}
+            entry["lfs"] = {
+                "oid": hashlib.sha256(data).hexdigest(),
+                "size": size,
+                "pointerSize": 130,
+            }
         return entry
 
     def _answer_file(self, revision: str, path: str) -> None:
@@ -138,7 +158,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, data[start:], headers, cut)
 
     def _send(
-        self, status: int, body: bytes, headers: dict[str, str] | None = None, cut: int | None = None
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        cut: int | None = None,
     ) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():

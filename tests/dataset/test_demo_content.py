@@ -70,8 +70,12 @@ SAVED_BY_TALKING = {
 def _tasks() -> list[Task]:
     found = []
     for path in sorted(DEMO.glob("*_task/task*")):
-        features = sorted(int(folder.name.removeprefix("feature")) for folder in path.glob("feature*"))
-        found.append(Task(path.parent.name, int(path.name.removeprefix("task")), path, tuple(features)))
+        features = sorted(
+            int(folder.name.removeprefix("feature")) for folder in path.glob("feature*")
+        )
+        found.append(
+            Task(path.parent.name, int(path.name.removeprefix("task")), path, tuple(features))
+        )
     return found
 
 
@@ -118,7 +122,9 @@ def _run(
 
 
 def _git(repo: Path, *arguments: str | Path) -> str:
-    done = _run("git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", *arguments, cwd=repo)
+    done = _run(
+        "git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", *arguments, cwd=repo
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
@@ -200,8 +206,13 @@ def test_a_task_has_all_files_and_a_library_of_some_size(task: Task) -> None:
         paths += [feature.description, feature.patch, feature.tests]
     assert [path for path in paths if not path.is_file() or not path.stat().st_size] == []
     assert len(task.feature_ids) >= 3
-    sources = [path for path in (task.path / "base" / LIBRARY[task.repo]).iterdir() if path.is_file()]
-    assert sum(len(path.read_text().splitlines()) for path in sources if path.suffix in (".py", ".js")) >= 300
+    sources = [
+        path for path in (task.path / "base" / LIBRARY[task.repo]).iterdir() if path.is_file()
+    ]
+    assert (
+        sum(len(path.read_text().splitlines()) for path in sources if path.suffix in (".py", ".js"))
+        >= 300
+    )
 
 
 @per_task
@@ -310,7 +321,12 @@ def test_every_kind_of_pair_occurs() -> None:
     assert set(KINDS) == {_key(pair) for pair in PAIRS}
     kinds = list(KINDS.values())
     assert len(kinds) >= 15
-    assert {kind for kind in kinds if kinds.count(kind) >= 2} == {"clean", "conflict", "disagree", "union"}
+    assert {kind for kind in kinds if kinds.count(kind) >= 2} == {
+        "clean",
+        "conflict",
+        "disagree",
+        "union",
+    }
     assert 0 in {task.task_id for task in TASKS}
 
 
@@ -340,7 +356,9 @@ def test_a_subset_names_what_there_is(name: str) -> None:
 @pytest.mark.parametrize(("name", "repos"), [("demo", 4), ("demo-python", 3)])
 def test_the_demo_subsets_show_every_kind(name: str, repos: int) -> None:
     subset = json.loads((DEMO / "subsets" / f"{name}.json").read_text())
-    shown = {KINDS[entry["repo"], one, two] for entry in subset["tasks"] for one, two in entry["pairs"]}
+    shown = {
+        KINDS[entry["repo"], one, two] for entry in subset["tasks"] for one, two in entry["pairs"]
+    }
     assert shown == {"clean", "conflict", "disagree", "union"}
     assert len({entry["repo"] for entry in subset["tasks"]}) == repos
 

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.dataset.discovery import Selection, discover, load_tasks, resolve_dataset_dir, scan_tasks
+from cooperbench.dataset.discovery import (
+    Selection,
+    discover,
+    load_tasks,
+    resolve_dataset_dir,
+    scan_tasks,
+)
 from cooperbench.errors import UserError
 from tests.dataset.factory import write_dataset, write_public_shape
 
@@ -22,9 +28,14 @@ def names(selection: Selection) -> list[str]:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    layout = {"beta_task": {12: [1, 2, 3], 3: [2, 10, 1]}, "alpha_task": {0: [1, 2], 100: [1, 3], 20: [7]}}
+    layout = {
+        "beta_task": {12: [1, 2, 3], 3: [2, 10, 1]},
+        "alpha_task": {0: [1, 2], 100: [1, 3], 20: [7]},
+    }
     subsets = {
-        "small": {"tasks": [{"repo": "beta_task", "task_id": 12, "pairs": [[3, 1], [1, 2], [2, 1]]}]},
+        "small": {
+            "tasks": [{"repo": "beta_task", "task_id": 12, "pairs": [[3, 1], [1, 2], [2, 1]]}]
+        },
         "wide": {
             "tasks": [
                 {"repo": "beta", "task_id": "3", "groups": [[10, 1, 2]], "pairs": [[10, 2]]},
@@ -72,7 +83,9 @@ def test_groups_of_several_sizes(dataset: Path) -> None:
 def test_many_groups_are_drawn_with_a_seed_and_nested_over_sizes(tmp_path: Path) -> None:
     data = write_dataset(tmp_path, {"a_task": {1: list(range(1, 13)), 2: [1, 2, 3, 4]}})
 
-    def drawn(size: int, groups_per_task: int | None = None, seed: int = 0) -> list[tuple[int, ...]]:
+    def drawn(
+        size: int, groups_per_task: int | None = None, seed: int = 0
+    ) -> list[tuple[int, ...]]:
         pairs = discover(data, group_sizes=[size], groups_per_task=groups_per_task, seed=seed).pairs
         return [pair.feature_ids for pair in pairs if pair.task.task_id == 1]
 
@@ -94,14 +107,18 @@ def test_the_public_shape(tmp_path: Path) -> None:
     assert (len(tasks), sum(len(task.features) for task in tasks)) == (30, 199)
     assert all(feature.tests.is_file() for task in tasks for feature in task.features)
     counts = {
-        subset: len(discover(tmp_path, subset=subset).pairs) for subset in (None, "full", "lite", "flash")
+        subset: len(discover(tmp_path, subset=subset).pairs)
+        for subset in (None, "full", "lite", "flash")
     }
     assert counts == {None: 652, "full": 652, "lite": 100, "flash": 50}
 
 
 @pytest.mark.parametrize("repo", ["alpha_task", "alpha"])
 def test_repo_filter(dataset: Path, repo: str) -> None:
-    assert names(discover(dataset, repo=repo)) == ["alpha_task/task0 f1_f2", "alpha_task/task100 f1_f3"]
+    assert names(discover(dataset, repo=repo)) == [
+        "alpha_task/task0 f1_f2",
+        "alpha_task/task100 f1_f3",
+    ]
 
 
 def test_task_zero_is_a_task(dataset: Path) -> None:
@@ -123,7 +140,10 @@ def test_more_than_two_features_are_one_group(dataset: Path) -> None:
 
 
 def test_subsets(dataset: Path) -> None:
-    assert names(discover(dataset, subset="small")) == ["beta_task/task12 f1_f2", "beta_task/task12 f1_f3"]
+    assert names(discover(dataset, subset="small")) == [
+        "beta_task/task12 f1_f2",
+        "beta_task/task12 f1_f3",
+    ]
     wide = ["alpha_task/task0 f1_f2", "beta_task/task3 f1_f2_f10", "beta_task/task3 f2_f10"]
     assert names(discover(dataset, subset="wide")) == wide
     assert names(discover(dataset, subset="wide", repo="alpha")) == wide[:1]
@@ -142,7 +162,10 @@ def test_subsets(dataset: Path) -> None:
             r"^no task 4; there is: alpha_task 0, alpha_task 20, alpha_task 100, beta_task 3, beta",
         ),
         ({"repo": "beta", "task_id": 0}, r"^no task 0 in beta_task; there is: 3, 12$"),
-        ({"features": [1, 99]}, r"^no pair with features 1,99 .*; there is: alpha_task/task0: 1,2, .*"),
+        (
+            {"features": [1, 99]},
+            r"^no pair with features 1,99 .*; there is: alpha_task/task0: 1,2, .*",
+        ),
         (
             {"repo": "beta", "task_id": 12, "features": [1, 10]},
             r"1,10 .*; there is: beta_task/task12: 1,2,3$",
@@ -153,7 +176,10 @@ def test_subsets(dataset: Path) -> None:
         ({"features": range(1, 18)}, r"^features 1,.*,17: name two or more, up to 16"),
         ({"group_sizes": [1, 3]}, r"^groups of 1 agents: from 2 to 16 work together$"),
         ({"group_sizes": [4]}, r"^no pair of 4 features .*; there is: alpha_task/task0: 1,2, .*"),
-        ({"group_sizes": [3], "features": [1, 2]}, r"^no pair with features 1,2 of 3 features of the tasks"),
+        (
+            {"group_sizes": [3], "features": [1, 2]},
+            r"^no pair with features 1,2 of 3 features of the tasks",
+        ),
         (
             {"group_sizes": [3], "subset": "small"},
             r"^no pair of 3 features .* in subset 'small'; there is: beta",
@@ -197,7 +223,9 @@ def test_a_subset_of_another_dataset_is_refused(
     dataset: Path, entry: dict[str, object], missing: str
 ) -> None:
     write_dataset(dataset, {}, subsets={"other": {"tasks": [entry]}})
-    with pytest.raises(UserError, match=f"^subset 'other' names what the dataset lacks: {missing}$"):
+    with pytest.raises(
+        UserError, match=f"^subset 'other' names what the dataset lacks: {missing}$"
+    ):
         discover(dataset, subset="other", repo="alpha")
 
 
@@ -266,7 +294,9 @@ def test_links_to_tasks_are_followed(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_tasks(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no tasks in .*`cooperbench prepare`.*`--dataset-dir demo`$"):
+    with pytest.raises(
+        UserError, match=r"no tasks in .*`cooperbench prepare`.*`--dataset-dir demo`$"
+    ):
         discover(tmp_path)
 
 
@@ -274,11 +304,15 @@ def test_a_folder_without_tasks(tmp_path: Path) -> None:
 @given(
     st.lists(
         st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20)
-        | st.sampled_from(["task", "task1", "task01", "task-1", "feature1", "feature", "feature1 ", "TASK1"]),
+        | st.sampled_from(
+            ["task", "task1", "task01", "task-1", "feature1", "feature", "feature1 ", "TASK1"]
+        ),
         max_size=3,
     )
 )
-def test_no_name_of_a_folder_crashes_it(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+def test_no_name_of_a_folder_crashes_it(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
+) -> None:
     root = write_dataset(tmp_path_factory.mktemp("wild"), {"alpha_task": {1: [1, 2]}})
     folder = root.joinpath(*(part for part in parts if part not in (".", "..")))
     folder.mkdir(parents=True, exist_ok=True)
@@ -288,7 +322,9 @@ def test_no_name_of_a_folder_crashes_it(tmp_path_factory: pytest.TempPathFactory
 def test_which_folder_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COOPERBENCH_DATASET_DIR", raising=False)
-    with pytest.raises(UserError, match=r"dataset dataset does not exist; .*`cooperbench prepare`.*demo`"):
+    with pytest.raises(
+        UserError, match=r"dataset dataset does not exist; .*`cooperbench prepare`.*demo`"
+    ):
         resolve_dataset_dir(None)
     (tmp_path / "dataset").mkdir()
     assert resolve_dataset_dir(None) == Path("dataset")

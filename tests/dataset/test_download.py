@@ -43,8 +43,12 @@ def dest(tmp_path: Path) -> Path:
     return tmp_path / "home" / "dataset"
 
 
-def prepare(hub: Hub, dest: Path, *, revision: str | None = None, force: bool = False) -> PreparedDataset:
-    return prepare_dataset(dest, dataset_id=DATASET_ID, revision=revision, force=force, endpoint=hub.endpoint)
+def prepare(
+    hub: Hub, dest: Path, *, revision: str | None = None, force: bool = False
+) -> PreparedDataset:
+    return prepare_dataset(
+        dest, dataset_id=DATASET_ID, revision=revision, force=force, endpoint=hub.endpoint
+    )
 
 
 def newer_commit(hub: Hub) -> str:
@@ -103,7 +107,9 @@ def test_a_broken_connection_is_continued_in_the_middle_of_a_file(hub: Hub, dest
     hub.cut_once[LARGE] = 11_000_000
     prepare(hub, dest)
     assert (dest / LARGE).read_bytes() == hub.commits[commit][LARGE]
-    ranges = [asked for method, path, asked in hub.requests if method == "GET" and path.endswith(LARGE)]
+    ranges = [
+        asked for method, path, asked in hub.requests if method == "GET" and path.endswith(LARGE)
+    ]
     assert len(ranges) == 2
     assert ranges[0] == ""
     assert 10_000_000 <= int(ranges[1].removeprefix("bytes=").removesuffix("-")) <= 11_000_000
@@ -170,7 +176,9 @@ def test_force_replaces_and_keeps_what_was_there(hub: Hub, dest: Path) -> None:
 def test_a_folder_of_somebody_else_is_not_touched_without_force(hub: Hub, dest: Path) -> None:
     dest.mkdir(parents=True)
     (dest / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"not made by `cooperbench prepare`.*--force.*--dataset-dir"):
+    with pytest.raises(
+        UserError, match=r"not made by `cooperbench prepare`.*--force.*--dataset-dir"
+    ):
         prepare(hub, dest)
     assert files_of(dest) == {"mine.txt": b"mine"}
     kept = prepare(hub, dest, force=True).kept
@@ -237,7 +245,9 @@ def test_no_access_is_the_users(hub: Hub, dest: Path, status: int) -> None:
 def test_no_network_is_one_line(dest: Path) -> None:
     with serving(Hub()) as gone:
         pass
-    with pytest.raises(InfraError, match=r"cannot be downloaded: .*check network and disk") as caught:
+    with pytest.raises(
+        InfraError, match=r"cannot be downloaded: .*check network and disk"
+    ) as caught:
         prepare(gone, dest)
     assert "\n" not in str(caught.value)
 
@@ -292,6 +302,11 @@ def test_without_the_extra_the_error_names_it(dest: Path) -> None:
         "except Exception as error:\n"
         "    print(type(error).__name__, error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(dest)], check=True, capture_output=True, text=True)
-    assert done.stdout == "UserError downloading needs huggingface_hub: pip install 'cooperbench[hub]'\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(dest)], check=True, capture_output=True, text=True
+    )
+    assert (
+        done.stdout
+        == "UserError downloading needs huggingface_hub: pip install 'cooperbench[hub]'\n"
+    )
     assert beside(dest) == []

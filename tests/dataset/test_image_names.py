@@ -28,7 +28,9 @@ def _no_template_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_known_names(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = "cooperbench/llama_index_task:task17244"
     published = "akhatua/cooperbench-llama-index:task17244"
-    assert image_name(TASK) == image_name(TASK, "seeds") == image_name(TASK, DEFAULT_TEMPLATE) == seeds
+    assert (
+        image_name(TASK) == image_name(TASK, "seeds") == image_name(TASK, DEFAULT_TEMPLATE) == seeds
+    )
     assert image_name(TASK, "published") == image_name(TASK, PUBLISHED_TEMPLATE) == published
     assert image_name(TASK, "mine/{short}-{task_id}") == "mine/llama-index-17244"
     monkeypatch.setenv("COOPERBENCH_IMAGE_TEMPLATE", "published")
@@ -118,7 +120,10 @@ def test_abbreviations_where_the_context_is_clear(tmp_path: Path) -> None:
 
 
 def test_setup_comes_first_then_the_dockerfile(tmp_path: Path) -> None:
-    assert commit_of(tmp_path, setup=f"git checkout {SHA}", dockerfile=f"ARG BASE_COMMIT={OTHER}") == SHA
+    assert (
+        commit_of(tmp_path, setup=f"git checkout {SHA}", dockerfile=f"ARG BASE_COMMIT={OTHER}")
+        == SHA
+    )
     assert commit_of(tmp_path, setup="./elsewhere", dockerfile=f"ARG BASE_COMMIT={SHA}") == SHA
 
 

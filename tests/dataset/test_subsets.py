@@ -43,7 +43,10 @@ def test_the_documented_form(tmp_path: Path) -> None:
         ({"task_id": 0, "pairs": []}, ()),
         ({"task_id": 0, "pairs": [["2", 1], [1, 2]]}, ((1, 2),)),
         ({"task_id": 0, "groups": [[3, 1, 2]]}, ((1, 2, 3),)),
-        ({"task_id": 0, "groups": [[3, 1, 2], [2, 1]], "pairs": [[4, 1]]}, ((1, 2), (1, 2, 3), (1, 4))),
+        (
+            {"task_id": 0, "groups": [[3, 1, 2], [2, 1]], "pairs": [[4, 1]]},
+            ((1, 2), (1, 2, 3), (1, 4)),
+        ),
     ],
 )
 def test_what_is_tolerated(
@@ -84,7 +87,9 @@ def entry(**content: object) -> dict[str, object]:
         (entry(groups={"1": 2}), r'"groups": \{'),
     ],
 )
-def test_broken_files_are_named_with_the_reason(tmp_path: Path, content: object, reason: str) -> None:
+def test_broken_files_are_named_with_the_reason(
+    tmp_path: Path, content: object, reason: str
+) -> None:
     path = write(tmp_path, content)
     with pytest.raises(UserError, match=reason) as caught:
         load_subset(tmp_path, "mine")
@@ -104,7 +109,9 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
         load_subset(tmp_path, "mine")
 
 
-@pytest.mark.parametrize("name", ["../secret", "a/b", "..", ".hidden", "", "a\0b", "a\nb", "/etc/passwd"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "a/b", "..", ".hidden", "", "a\0b", "a\nb", "/etc/passwd"]
+)
 def test_names_that_are_paths_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.json").write_text('{"tasks": []}')
     write(tmp_path, {"tasks": []}, "lite")
@@ -127,7 +134,9 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["tasks", "repo", "task_id", "pairs", "groups", "x"]), inner)
+        | st.dictionaries(
+            st.sampled_from(["tasks", "repo", "task_id", "pairs", "groups", "x"]), inner
+        )
     ),
     max_leaves=20,
 )

@@ -100,7 +100,9 @@ class RealRepo:
 
     def commit(self, files: Files, parent: str | None = None) -> str:
         """A commit of exactly these files."""
-        stream = [b"commit refs/heads/made\nmark :1\ncommitter t <t@localhost> 1 +0000\ndata 1\nx\n"]
+        stream = [
+            b"commit refs/heads/made\nmark :1\ncommitter t <t@localhost> 1 +0000\ndata 1\nx\n"
+        ]
         stream += [f"from {parent}\n".encode()] if parent else []
         stream += [b"deleteall\n"]
         for path, file in files.items():
@@ -114,7 +116,9 @@ class RealRepo:
                 ]
         stream += [b"get-mark :1\n", b"done\n"]
         return (
-            self.git("fast-import", "--quiet", "--done", "--force", stdin=b"".join(stream)).decode().strip()
+            self.git("fast-import", "--quiet", "--done", "--force", stdin=b"".join(stream))
+            .decode()
+            .strip()
         )
 
     def tree(self, commit: str) -> str:
@@ -127,13 +131,25 @@ class RealRepo:
         self.git("checkout", "-q", "-f", "--detach", ours)
         self.git("clean", "-qfdx")
         done = subprocess.run(
-            ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "merge", "-q", "--no-edit", theirs],
+            [
+                "git",
+                "-c",
+                "user.name=t",
+                "-c",
+                "user.email=t@localhost",
+                "merge",
+                "-q",
+                "--no-edit",
+                theirs,
+            ],
             cwd=self.path,
             capture_output=True,
             check=False,
         )
         unmerged = self.git("ls-files", "-u", "-z").split(b"\0")
-        paths = {line.partition(b"\t")[2].decode("utf-8", "surrogateescape") for line in unmerged if line}
+        paths = {
+            line.partition(b"\t")[2].decode("utf-8", "surrogateescape") for line in unmerged if line
+        }
         files = {re.sub(rf"~(HEAD|{theirs})(_\d+)?$", "", path) for path in paths}
         tree = self.tree("HEAD") if done.returncode == 0 else None
         self.git("merge", "--abort", check=False)

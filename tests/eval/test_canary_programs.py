@@ -101,7 +101,16 @@ def node_modules() -> Iterator[Path]:
 def _install(folder: Path) -> None:
     if shutil.which("npm") is None:
         raise NoEngine("jest, vitest and mocha cannot be fetched: npm is not installed")
-    words = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES]
+    words = [
+        "npm",
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(folder),
+        *PACKAGES,
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoEngine(f"jest, vitest and mocha cannot be fetched: {done.stderr[-300:]}")
@@ -171,5 +180,7 @@ def test_assertions_that_all_pass_are_found_where_there_are_no_values(
     project = Project(folder, words)
     reference, canary, tests = project.canary_in(WITHOUT_VALUES, CHECKED)
     assert len(canary.failed) >= 3
-    assert project.run(WITHOUT_VALUES.encode(), CHEAT).held_against(reference).success, "without canaries"
+    assert project.run(WITHOUT_VALUES.encode(), CHEAT).held_against(reference).success, (
+        "without canaries"
+    )
     assert not canary.agrees(project.run(tests, CHEAT), ())

@@ -127,13 +127,21 @@ def test_the_answers_are_those_of_git_merge(tmp_path: Path) -> None:
     for pair in golden_conflicts(fixture.tasks, repos_dir=fixture.repos)["pairs"]:
         first, second = pair["features"]
         expected = fixture.repo.merge(commits[first], commits[second])
-        assert (not pair["conflict"], pair["files"]) == (expected.clean, [*expected.conflicting_files])
+        assert (not pair["conflict"], pair["files"]) == (
+            expected.clean,
+            [*expected.conflicting_files],
+        )
 
 
 def test_only_the_pairs_asked_for(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path, {"alpha_task": {0: [1, 2, 3, 12], 1: [1, 2]}})
     first, second = fixture.tasks
-    pairs = [Pair(first, (2, 3)), Pair(first, (1, 3, 12)), Pair(first, (1, 2, 12)), Pair(second, (1, 2))]
+    pairs = [
+        Pair(first, (2, 3)),
+        Pair(first, (1, 3, 12)),
+        Pair(first, (1, 2, 12)),
+        Pair(second, (1, 2)),
+    ]
     report = golden_conflicts([first], pairs=pairs, repos_dir=fixture.repos)
     assert report["pairs"] == [
         row(0, [1, 2, 12], "conflict", "src/a.py", union=True),
@@ -164,7 +172,9 @@ def as_worktree(fixture: Fixture) -> None:
 
 
 @pytest.mark.parametrize("rearrange", [as_it_is, with_suffix, with_work_tree, as_worktree])
-def test_every_kind_of_clone_is_only_read(tmp_path: Path, rearrange: Callable[[Fixture], None]) -> None:
+def test_every_kind_of_clone_is_only_read(
+    tmp_path: Path, rearrange: Callable[[Fixture], None]
+) -> None:
     fixture = Fixture(tmp_path, {"alpha_task": {0: [1, 2, 11, 12]}})
     rearrange(fixture)
     before = snapshot(tmp_path)
@@ -196,7 +206,9 @@ def test_what_is_broken_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     (fixture.repos / "bare_task").rename(fixture.repos / "gone")
     (fixture.repos / "empty_task" / "HEAD").unlink()
     (fixture.dataset / "nameless_task" / "task0" / "setup.sh").write_text("git clone x\n")
-    (fixture.dataset / "shallow_task" / "task0" / "setup.sh").write_text(f"git checkout {'12' * 20}\n")
+    (fixture.dataset / "shallow_task" / "task0" / "setup.sh").write_text(
+        f"git checkout {'12' * 20}\n"
+    )
     report = golden_conflicts(fixture.tasks, repos_dir=fixture.repos)
     assert report["pairs"] == [row(0, [3, 12], "clean")]
     reasons = [(broken["repo"], broken["reason"]) for broken in report["broken"]]
@@ -227,8 +239,12 @@ def test_base_trees_may_come_from_elsewhere(tmp_path: Path) -> None:
         return base_with(tmp_path, BASE)
 
     report = golden_conflicts(fixture.tasks, base_of=base_of)
-    assert [(pair["repo"], pair["status"]) for pair in report["pairs"]] == [("alpha_task", "conflict")]
-    assert report["broken"] == [{"repo": "beta_task", "task_id": 0, "reason": "the sandbox is gone"}]
+    assert [(pair["repo"], pair["status"]) for pair in report["pairs"]] == [
+        ("alpha_task", "conflict")
+    ]
+    assert report["broken"] == [
+        {"repo": "beta_task", "task_id": 0, "reason": "the sandbox is gone"}
+    ]
 
 
 def test_a_source_of_commits_is_needed(tmp_path: Path) -> None:

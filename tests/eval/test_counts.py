@@ -90,7 +90,10 @@ def test_summaries_are_read(output: str, expected: Counts) -> None:
 @pytest.mark.parametrize(
     ("output", "test"),
     [
-        ("...PASS src/a.test.ts (5.2 s)\n  group\n    ✓ name (2 ms)\n", "src/a.test.ts > group > name"),
+        (
+            "...PASS src/a.test.ts (5.2 s)\n  group\n    ✓ name (2 ms)\n",
+            "src/a.test.ts > group > name",
+        ),
         ("PASS src/a.test.ts\n  ✓ a > b (2 ms)\n", "src/a.test.ts > a > b"),
         ("... ✓ src/a.test.ts > group > name 3ms\n", "src/a.test.ts > group > name"),
         ("=== RUN   TestA\n...--- PASS: TestA (0.00s)\nok  \tx/y\t0.01s\n", "x/y.TestA"),
@@ -206,7 +209,11 @@ def test_live_output_of_pytest_and_unittest(tmp_path: Path) -> None:
         (["unittest", "-v", "test_live"], "unittest", "test_live.T."),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-m", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         output = done.stdout + done.stderr
         assert read_counts(output) == Counts(1, 1, 1, framework)

@@ -9,7 +9,13 @@ import pytest
 from cooperbench.errors import UserError
 from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import clean_order
-from cooperbench.eval.trees import MOST_CHANGED_BYTES, MOST_PATCH_BYTES, Applied, TreeStore, base_of_clone
+from cooperbench.eval.trees import (
+    MOST_CHANGED_BYTES,
+    MOST_PATCH_BYTES,
+    Applied,
+    TreeStore,
+    base_of_clone,
+)
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, file_in, merge_patches, text
 
 if TYPE_CHECKING:
@@ -35,14 +41,20 @@ class Lab:
 
     @staticmethod
     def _files(files: Mapping[str, BaseFile | str | bytes]) -> Files:
-        return {path: file if isinstance(file, BaseFile) else text(file) for path, file in files.items()}
+        return {
+            path: file if isinstance(file, BaseFile) else text(file) for path, file in files.items()
+        }
 
     def side(self, changes: Mapping[str, BaseFile | str | bytes | None]) -> Files:
         kept = {path: file for path, file in self.base.items() if path not in changes}
-        return kept | self._files({path: file for path, file in changes.items() if file is not None})
+        return kept | self._files(
+            {path: file for path, file in changes.items() if file is not None}
+        )
 
     def patch(self, changes: Mapping[str, BaseFile | str | bytes | None], *options: str) -> bytes:
-        return self.real.diff(self.commit, self.real.commit(self.side(changes), self.commit), *options)
+        return self.real.diff(
+            self.commit, self.real.commit(self.side(changes), self.commit), *options
+        )
 
     @property
     def tree(self) -> Base:
@@ -119,7 +131,9 @@ def test_conflicts_that_no_union_resolves_have_no_result(
     assert result.detail.startswith(("CONFLICT", "warning", "Failed to merge submodule"))
 
 
-def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(tmp_path: Path) -> None:
+def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(
+    tmp_path: Path,
+) -> None:
     def merged(base: dict[str, BaseFile | str | bytes], name: str) -> tuple[str, tuple[str, ...]]:
         lab = Lab(tmp_path / name, base)
         ours = lab.patch({"old/a": None, "new/a": LINES, "old/b": None, "new/b": LINES * 2})
@@ -127,14 +141,19 @@ def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(tmp
         result = merge_patches(lab.tree, [ours, theirs])
         return result.status, result.conflicting_files
 
-    everything: dict[str, BaseFile | str | bytes] = {"old/a": LINES, "old/b": LINES * 2, "untouched": "x\n"}
+    everything: dict[str, BaseFile | str | bytes] = {
+        "old/a": LINES,
+        "old/b": LINES * 2,
+        "untouched": "x\n",
+    }
     assert merged(everything, "moved") == ("conflict", ("new/added",))
     assert merged(everything | {"old/deep/stays": "stays\n"}, "stays") == ("clean", ())
     assert merged(everything | {"new/added": "in the way\n"}, "in the way") == ("conflict", ())
 
 
 @pytest.mark.parametrize(
-    "rule", ["* merge=union", "* merge=ours", "* -merge", "* binary", "* merge=evil", "* text eol=crlf"]
+    "rule",
+    ["* merge=union", "* merge=ours", "* -merge", "* binary", "* merge=evil", "* text eol=crlf"],
 )
 def test_attributes_of_the_agents_do_not_count(tmp_path: Path, rule: str) -> None:
     macro = f"[attr]sly merge=union text\n* sly\n{rule}\n"
@@ -144,7 +163,11 @@ def test_attributes_of_the_agents_do_not_count(tmp_path: Path, rule: str) -> Non
         ours = lab.patch({"a.txt": "one\nours\n", "b.txt": "first\n" + LINES, **added}, "--text")
         theirs = lab.patch({"a.txt": "one\ntheirs\n", "b.txt": LINES + "last\n", **added}, "--text")
         result = merge_patches(lab.tree, [ours, theirs])
-        assert (result.status, result.strategy, result.conflicting_files) == ("conflict", "union", ("a.txt",))
+        assert (result.status, result.strategy, result.conflicting_files) == (
+            "conflict",
+            "union",
+            ("a.txt",),
+        )
         assert b"\r" not in result.patch
         assert lab.files_after(result.patch)["a.txt"] == b"one\nours\ntheirs\n"
 
@@ -188,12 +211,22 @@ def test_more_than_two_are_merged_from_the_left(tmp_path: Path) -> None:
     fourth = lab.patch({"c.bin": b"\0y"})
     assert merge_patches(lab.tree, [first, second]).status == "clean"
     three = merge_patches(lab.tree, [first, second, third])
-    assert (three.status, three.strategy, three.conflicting_files) == ("conflict", "union", ("b.txt",))
+    assert (three.status, three.strategy, three.conflicting_files) == (
+        "conflict",
+        "union",
+        ("b.txt",),
+    )
     after = lab.files_after(three.patch)
     assert after["b.txt"] == b"one\nfirst\nthird\n"
-    assert after["a.txt"] == b"first\n" + LINES.replace("line 10\n", "third\n").encode() + b"second\n"
+    assert (
+        after["a.txt"] == b"first\n" + LINES.replace("line 10\n", "third\n").encode() + b"second\n"
+    )
     four = merge_patches(lab.tree, [first, second, third, fourth])
-    assert (four.status, four.strategy, four.conflicting_files) == ("conflict", "none", ("b.txt", "c.bin"))
+    assert (four.status, four.strategy, four.conflicting_files) == (
+        "conflict",
+        "none",
+        ("b.txt", "c.bin"),
+    )
     rest = merge_patches(lab.tree, [first, third, None])
     assert (rest.status, rest.strategy) == ("missing_input", "union")
     assert rest.detail == "agent 3: no patch; CONFLICT (content): Merge conflict in b.txt"
@@ -250,7 +283,9 @@ HARD_CHANGES: dict[str, BaseFile | str | bytes | None] = {
 @pytest.mark.parametrize(
     "options", [("--no-renames",), ("-M",), ("-M", "--full-index", "-U1"), ("-M20%", "-C")]
 )
-def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_every_kind_of_change_survives_byte_for_byte(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     lab = Lab(tmp_path, HARD_BASE)
     patch = lab.patch(HARD_CHANGES, *options)
     expected = lab.side(HARD_CHANGES)
@@ -276,9 +311,12 @@ def test_every_kind_of_change_survives_byte_for_byte(tmp_path: Path, options: tu
             "--- a/src/x.py\t2024-01-01 00:00:00\n+++ b/src/x.py\t2024-01-02 00:00:00\n", id="times"
         ),
         pytest.param("--- src/x.py\n+++ src/x.py\n", id="no prefixes"),
-        pytest.param("diff --git src/x.py src/x.py\n--- src/x.py\n+++ src/x.py\n", id="git without prefixes"),
         pytest.param(
-            "From 1 Mon Sep 17 00:00:00 2001\nSubject: x\n\n---\n--- a/src/x.py\n+++ b/src/x.py\n", id="mail"
+            "diff --git src/x.py src/x.py\n--- src/x.py\n+++ src/x.py\n", id="git without prefixes"
+        ),
+        pytest.param(
+            "From 1 Mon Sep 17 00:00:00 2001\nSubject: x\n\n---\n--- a/src/x.py\n+++ b/src/x.py\n",
+            id="mail",
         ),
     ],
 )
@@ -338,7 +376,8 @@ def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
     bomb = lab.real.git("diff", "--cached", "--binary", lab.commit)
     assert len(bomb) < 4_000_000
     copies = b"".join(
-        b"diff --git a/half b/copy%d\nsimilarity index 100%%\ncopy from half\ncopy to copy%d\n" % (one, one)
+        b"diff --git a/half b/copy%d\nsimilarity index 100%%\ncopy from half\ncopy to copy%d\n"
+        % (one, one)
         for one in range(2)
     )
     with TreeStore(lab.tree) as store:
@@ -347,7 +386,9 @@ def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
             assert (applied.status, applied.tree) == ("failed", "")
             assert applied.error
             assert store.apply(creation("good")).status == "applied", "others do not suffer"
-        ours, theirs = (store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs"))
+        ours, theirs = (
+            store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs")
+        )
         merged = store.merge([Applied("applied", ours), Applied("applied", theirs)])
         assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")
         assert "more than" in merged.detail
@@ -395,7 +436,9 @@ def test_where_no_order_merges_all_are_tried_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = Lab(tmp_path, {f"{number}.txt": LINES for number in range(6)})
-    sides = [{f"{number}.txt": "new\n" + LINES} for number in range(6)] + [{"0.txt": "other\n" + LINES}]
+    sides = [{f"{number}.txt": "new\n" + LINES} for number in range(6)] + [
+        {"0.txt": "other\n" + LINES}
+    ]
     with TreeStore(lab.tree) as store:
         made = [store.apply(lab.patch(side)).tree for side in sides]
         assert clean_order(store, made[:6]) == ((0, 1, 2, 3, 4, 5), True)

@@ -15,7 +15,9 @@ FOLDERS = ("", "old/", "old/sub/", "new/", "new/sub/", "other/")
 NAMES = ("one", "two", "three", 'ünï cödé\t"q"')
 PATHS = tuple(f"{folder}{name}" for folder in FOLDERS for name in NAMES)
 paths = st.sampled_from(PATHS)
-lines = st.lists(st.sampled_from(("red\n", "green\n", "blue\r\n", "grey\n")), max_size=3).map("".join)
+lines = st.lists(st.sampled_from(("red\n", "green\n", "blue\r\n", "grey\n")), max_size=3).map(
+    "".join
+)
 
 
 def body(path: str, tail: str = "") -> bytes:
@@ -68,7 +70,11 @@ def edited(draw: st.DrawFn, base: Files) -> Files:
         file = files.get(path, BaseFile("100644", b""))
         if kind == "add":
             target = draw(paths)
-            put(files, target, BaseFile("100644", body(draw(st.sampled_from(("x", target))), draw(lines))))
+            put(
+                files,
+                target,
+                BaseFile("100644", body(draw(st.sampled_from(("x", target))), draw(lines))),
+            )
         elif kind == "dirfile":
             put(
                 files,
@@ -112,13 +118,17 @@ def situations(draw: st.DrawFn) -> tuple[Files, Files, Files]:
 
 @given(situation=situations(), with_renames=st.booleans())
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
-def test_merges_are_those_of_a_full_clone(situation: tuple[Files, Files, Files], with_renames: bool) -> None:
+def test_merges_are_those_of_a_full_clone(
+    situation: tuple[Files, Files, Files], with_renames: bool
+) -> None:
     base, ours, theirs = situation
     with TemporaryDirectory() as folder:
         real = RealRepo(Path(folder) / "clone")
         base_commit = real.commit(base)
         sides = [real.commit(side, base_commit) for side in (ours, theirs)]
-        patches = [real.diff(base_commit, side, "-M" if with_renames else "--no-renames") for side in sides]
+        patches = [
+            real.diff(base_commit, side, "-M" if with_renames else "--no-renames") for side in sides
+        ]
         result = merge_patches(base_of_clone(real.path / ".git", base_commit), patches)
         if b"" in patches:
             assert result.status == "missing_input"
@@ -153,5 +163,7 @@ def test_patches_round_trip_through_trees(situation: tuple[Files, Files, Files])
             assert applied.tree
             normalised = repo.patch_of(applied.tree)
             for path in {*base, *ours}:
-                assert file_in(repo, applied.tree, path) == (ours[path].data if path in ours else None)
+                assert file_in(repo, applied.tree, path) == (
+                    ours[path].data if path in ours else None
+                )
         assert real.tree_with(base_commit, normalised) == real.tree(side)

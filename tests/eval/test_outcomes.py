@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from cooperbench.eval.frameworks import Outcome
 
 _NODE = {
-    "passed": ["ok", "suite > deep # x > name (3 ms) # SKIP", "suite > deep # x", "suite > inner ok"],
+    "passed": [
+        "ok",
+        "suite > deep # x > name (3 ms) # SKIP",
+        "suite > deep # x",
+        "suite > inner ok",
+    ],
     "failed": ["bad one", "suite > inner throws", "suite"],
     "skipped": ["skipped", "old skipped", "todo it", "todo ok"],
 }
@@ -108,7 +113,9 @@ _NODE = {
 )  # fmt: skip
 def test_tests_are_named(output: str, expected: dict[Outcome, list[str]]) -> None:
     found = read_outcomes(output)
-    by_outcome = {word: sorted(test for test in found if found[test] == word) for word in found.values()}
+    by_outcome = {
+        word: sorted(test for test in found if found[test] == word) for word in found.values()
+    }
     assert by_outcome == {word: sorted(tests) for word, tests in expected.items()}
 
 
@@ -130,10 +137,14 @@ def test_a_long_name_is_not_repeated_in_many_ids(output: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "-q", "-x -q -rN", "--tb=no --no-summary -q"])
-def test_pytest_is_asked_to_name_its_tests_whatever_its_runner_says(tmp_path: Path, options: str) -> None:
+def test_pytest_is_asked_to_name_its_tests_whatever_its_runner_says(
+    tmp_path: Path, options: str
+) -> None:
     (tmp_path / "test_a.py").write_text("def test_a():\n    pass\n")
     runner = tmp_path / "runner.sh"
-    runner.write_text(f"cd {tmp_path}\n{sys.executable} -m pytest -p no:cacheprovider {options} test_a.py\n")
+    runner.write_text(
+        f"cd {tmp_path}\n{sys.executable} -m pytest -p no:cacheprovider {options} test_a.py\n"
+    )
     words = ["bash", "-c", _NAME_ALL_TESTS, str(runner)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert read_outcomes(done.stdout) == {"test_a.py::test_a": "passed"}

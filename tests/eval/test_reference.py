@@ -97,14 +97,20 @@ def _own_cache(tmp_path: Path) -> Iterator[None]:
 class Lab:
     """The tiny dataset with a runner of its own, and runs on it."""
 
-    def __init__(self, folder: Path, runner: str = RUNNER, feature_ids: tuple[int, ...] = (1, 2)) -> None:
+    def __init__(
+        self, folder: Path, runner: str = RUNNER, feature_ids: tuple[int, ...] = (1, 2)
+    ) -> None:
         self.dataset = write_tiny(folder / "data", feature_ids=feature_ids)
         self.logs = folder / "logs"
         (self.task,) = load_tasks(self.dataset)
         self.task.runner_script.write_text(runner)
 
     def run(self, name: str = "r", **options: Any) -> dict[str, Any]:
-        settings: dict[str, Any] = {"agent": "oracle", "backend": "local", "concurrency": 2} | options
+        settings: dict[str, Any] = {
+            "agent": "oracle",
+            "backend": "local",
+            "concurrency": 2,
+        } | options
         run(name, dataset_dir=self.dataset, logs_dir=self.logs, **settings)
         return self.summary(name)
 
@@ -134,7 +140,8 @@ def test_auto_stays_without_a_network_where_the_golden_patch_passes_so(tmp_path:
     evaluation = lab.evaluation()
     assert (evaluation["eval_network"], evaluation["network"]) == ("auto", "none")
     assert (
-        evaluation["references"]["2"] | {"tests_passed": 2, "success": True} == evaluation["references"]["2"]
+        evaluation["references"]["2"] | {"tests_passed": 2, "success": True}
+        == evaluation["references"]["2"]
     )
     assert json.loads((lab.logs / "r/config.json").read_text())["eval_network"] == "auto"
 
@@ -149,7 +156,9 @@ def test_auto_takes_a_network_where_it_is_needed_and_says_so_once(
     assert capsys.readouterr().out.count("its tests run with a network") == 1
 
 
-def test_none_is_never_weakened(tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+def test_none_is_never_weakened(
+    tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
     lab = Lab(tmp_path, needs_index(index))
     words = ("run", "-n", "r", "-a", "oracle", "--backend", "local", "--log-dir", str(lab.logs))
     assert lab.cli(*words, "--eval-network", "none") == 0, "nobody's error"
@@ -167,7 +176,17 @@ def test_none_is_never_weakened(tmp_path: Path, index: Index, capsys: pytest.Cap
 
     assert lab.cli("eval", "-n", "r", "--backend", "local", "--log-dir", str(lab.logs)) == 0
     assert lab.evaluation()["status"] == "no_reference", "the run's own policy stands"
-    words = ("eval", "-n", "r", "--backend", "local", "--log-dir", str(lab.logs), "--eval-network", "public")
+    words = (
+        "eval",
+        "-n",
+        "r",
+        "--backend",
+        "local",
+        "--log-dir",
+        str(lab.logs),
+        "--eval-network",
+        "public",
+    )
     assert lab.cli(*words) == 0
     assert lab.evaluation()["overall_success"] is True
     assert lab.evaluation()["eval_network"] == "public"
@@ -179,17 +198,25 @@ def test_the_same_question_is_asked_once_also_across_pairs(tmp_path: Path, index
     # Three features alone, which are the reference runs too, and two for each of three merges.
     assert index.visits == 3 + 3 * 2
     lab.run("again", eval_network="public")
-    assert index.visits == 2 * 9, "references are known, but verdicts are not taken from another experiment"
+    assert index.visits == 2 * 9, (
+        "references are known, but verdicts are not taken from another experiment"
+    )
     lab.run("untouched", agent="nop", eval_network="public")
     assert index.visits == 2 * 9
 
 
-def test_a_golden_patch_that_fails_costs_its_own_pairs_only_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_golden_patch_that_fails_costs_its_own_pairs_only_and_is_tried_again(
+    tmp_path: Path,
+) -> None:
     lab = Lab(tmp_path, feature_ids=(1, 2, 3))
     right = (lab.task.path / "feature2/feature.patch").read_text()
     (lab.task.path / "feature2/feature.patch").write_text(golden(3))
     summary = lab.run(agent="nop")
-    assert [line["state"] for line in summary["results"]] == ["no_reference", "failed", "no_reference"]
+    assert [line["state"] for line in summary["results"]] == [
+        "no_reference",
+        "failed",
+        "no_reference",
+    ]
     assert summary["rates"]["overall_success"] == {"passed": 0, "of": 1, "rate": 0.0}
     (lab.task.path / "feature2/feature.patch").write_text(right)
     summary = lab.run(agent="nop")
@@ -204,7 +231,9 @@ def test_a_golden_patch_that_fails_costs_its_own_pairs_only_and_is_tried_again(t
         (text_patch("tests/base.sh", ["nothing like it\n"], ["new\n"]), "patch"),
     ],
 )
-def test_a_tests_patch_that_tests_nothing_gives_no_verdict(tmp_path: Path, tests: str, reason: str) -> None:
+def test_a_tests_patch_that_tests_nothing_gives_no_verdict(
+    tmp_path: Path, tests: str, reason: str
+) -> None:
     lab = Lab(tmp_path)
     (lab.task.path / "feature2/tests.patch").write_text(tests)
     summary = lab.run()
@@ -237,7 +266,17 @@ def test_flaky_tests_are_named_by_validate_and_not_required(
     tests = lab.task.path / "feature1/tests.patch"
     tests.write_text(tests.read_text() + flaky)
     index.answers = ["ok", "fail", "ok"]
-    words = ("validate", "--backend", "local", "--eval-network", "public", "-f", "1,2", "--repeat", "3")
+    words = (
+        "validate",
+        "--backend",
+        "local",
+        "--eval-network",
+        "public",
+        "-f",
+        "1,2",
+        "--repeat",
+        "3",
+    )
     assert lab.cli(*words) == 1
     said = capsys.readouterr().out
     assert "feature 1: the golden patch fails in 1 of 3 runs" in said
@@ -258,10 +297,16 @@ def test_flaky_tests_are_named_by_validate_and_not_required(
 def test_tests_in_code_of_the_golden_patch_are_not_required(tmp_path: Path) -> None:
     """Other code that is right has other unit tests and other examples, of which some may be skipped."""
     lab = Lab(tmp_path, PYTEST_RUNNER.replace("passed=0 failed=0", CARGO))
-    unit_test = "#[test]\nfn theirs() {}\ntest tests::theirs ... ok\ntest src/a.rs - f (line 9) ... ok\n"
+    unit_test = (
+        "#[test]\nfn theirs() {}\ntest tests::theirs ... ok\ntest src/a.rs - f (line 9) ... ok\n"
+    )
     feature = lab.task.feature(1)
-    feature.patch.write_text(golden(1) + text_patch("src/a.rs", None, unit_test.splitlines(keepends=True)))
-    other = "test tests::ours ... ok\ntest src/a.rs - f (line 7) ... ignored\n".splitlines(keepends=True)
+    feature.patch.write_text(
+        golden(1) + text_patch("src/a.rs", None, unit_test.splitlines(keepends=True))
+    )
+    other = "test tests::ours ... ok\ntest src/a.rs - f (line 7) ... ignored\n".splitlines(
+        keepends=True
+    )
     done = run_patch_test(
         *(REPO, TASK_ID, 1, golden(1) + text_patch("src/a.rs", None, other)),
         backend="local",
@@ -273,7 +318,9 @@ def test_tests_in_code_of_the_golden_patch_are_not_required(tmp_path: Path) -> N
 
 
 def test_what_is_found_of_a_reference_one_after_the_other_is_all_kept(tmp_path: Path) -> None:
-    names_differ = PYTEST_RUNNER.replace('echo "$test::it PASSED"', 'echo "$test::it_$RANDOM$RANDOM PASSED"')
+    names_differ = PYTEST_RUNNER.replace(
+        'echo "$test::it PASSED"', 'echo "$test::it_$RANDOM$RANDOM PASSED"'
+    )
     lab = Lab(tmp_path, names_differ)
     assert lab.run()["rates"]["overall_success"]["passed"] == 1
     for reference in ReferenceStore().known([lab.task]):
@@ -290,7 +337,18 @@ def test_references_travel_to_another_machine(
     assert lab.cli(*words, "--export", str(file)) == 0
     visits = index.visits
     with own_cache(tmp_path / "elsewhere"):
-        dry = ("run", "-n", "r", "-a", "nop", "--backend", "local", "--log-dir", str(lab.logs), "--dry-run")
+        dry = (
+            "run",
+            "-n",
+            "r",
+            "-a",
+            "nop",
+            "--backend",
+            "local",
+            "--log-dir",
+            str(lab.logs),
+            "--dry-run",
+        )
         capsys.readouterr()
         assert lab.cli(*dry) == 0
         assert "about 2" in capsys.readouterr().out
@@ -298,7 +356,9 @@ def test_references_travel_to_another_machine(
         assert lab.cli(*dry) == 0
         assert "reference runs" not in capsys.readouterr().out
         lab.run(agent="nop", eval_network="public")
-        assert index.visits == visits, "neither golden patch was run again, and nothing was handed in"
+        assert index.visits == visits, (
+            "neither golden patch was run again, and nothing was handed in"
+        )
         assert lab.evaluation()["references"]["1"]["success"] is True
         for reference in ReferenceStore().known([lab.task]):
             ReferenceStore().save(replace(reference, installed=True))
@@ -316,7 +376,9 @@ def test_validate_tests_only_the_features_that_were_asked_for(
     lab = Lab(tmp_path, feature_ids=(1, 2, 3))
     assert lab.cli("validate", "--backend", "local", "-f", "1,3", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["tasks"][0]["checks"] == 2 * 2 + 2, "base, golden and combined patch of two features"
+    assert report["tasks"][0]["checks"] == 2 * 2 + 2, (
+        "base, golden and combined patch of two features"
+    )
     known = exported(ReferenceStore().known([lab.task]))["references"]
     assert {reference["feature_id"] for reference in known} == {1, 3}
     assert all(reference["base_passes"] is False for reference in known)

@@ -208,7 +208,9 @@ def test_an_order_brings_all_that_judging_needs(
     assert not root.exists()
 
 
-def test_a_task_travels_with_links_modes_and_folders(tmp_path: Path, experiment: Experiment) -> None:
+def test_a_task_travels_with_links_modes_and_folders(
+    tmp_path: Path, experiment: Experiment
+) -> None:
     task = experiment.pairs[0].task
     (task.path / "base/empty").mkdir(parents=True)
     (task.path / "base/run").write_bytes(b"\x00\xff")
@@ -216,7 +218,10 @@ def test_a_task_travels_with_links_modes_and_folders(tmp_path: Path, experiment:
     (task.path / "base/link").symlink_to("../runner.sh")
     unpack_folder(pack_folder(task.path), tmp_path / "there")
     names = sorted(path.relative_to(task.path) for path in task.path.rglob("*"))
-    assert sorted(path.relative_to(tmp_path / "there") for path in (tmp_path / "there").rglob("*")) == names
+    assert (
+        sorted(path.relative_to(tmp_path / "there") for path in (tmp_path / "there").rglob("*"))
+        == names
+    )
     assert (tmp_path / "there/base/run").read_bytes() == b"\x00\xff"
     assert (tmp_path / "there/base/run").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "there/base/link").readlink() == Path("../runner.sh")
@@ -227,7 +232,11 @@ def test_a_task_travels_with_links_modes_and_folders(tmp_path: Path, experiment:
 
 def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(make_bundle())) as archive:
-        assert not [name for name in archive.namelist() if "/demo/" in name or name.endswith((".so", ".pyc"))]
+        assert not [
+            name
+            for name in archive.namelist()
+            if "/demo/" in name or name.endswith((".so", ".pyc"))
+        ]
         archive.extractall(tmp_path)
     program = """if True:
         import sys
@@ -238,6 +247,8 @@ def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) 
         print(type(get_backend("docker")).__name__, docker.APIClient(version="1.41", base_url="tcp://127.0.0.1:1").base_url)
         """
     python = Path(sys.base_prefix) / "bin/python3"
-    done = subprocess.run([python, "-I", "-c", program, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-I", "-c", program, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["DockerBackend", "http://127.0.0.1:1"]

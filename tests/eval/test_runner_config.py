@@ -28,7 +28,13 @@ from cooperbench.eval.test_side import (
             "pytest.toml",
             ".pytest.toml",
         ),
-        *("tox.ini", "sub/tox.ini", "sitecustomize.py", "src/usercustomize/__init__.py", "evil.pth"),
+        *(
+            "tox.ini",
+            "sub/tox.ini",
+            "sitecustomize.py",
+            "src/usercustomize/__init__.py",
+            "evil.pth",
+        ),
         *(
             "jest.config.js",
             "packages/a/jest.config.mjs",
@@ -45,8 +51,18 @@ from cooperbench.eval.test_side import (
             "rust-toolchain.toml",
             "go.work",
         ),
-        *("ava.config.js", "bunfig.toml", "e2e/playwright.config.ts", "packages/a/node_modules/b/index.js"),
-        *("x.egg-info/entry_points.txt", "pytest.py", "src/_pytest/__init__.py", "unittest/__init__.py"),
+        *(
+            "ava.config.js",
+            "bunfig.toml",
+            "e2e/playwright.config.ts",
+            "packages/a/node_modules/b/index.js",
+        ),
+        *(
+            "x.egg-info/entry_points.txt",
+            "pytest.py",
+            "src/_pytest/__init__.py",
+            "unittest/__init__.py",
+        ),
     ],
 )
 def test_test_runner_configuration_is_known_by_name(path: str) -> None:
@@ -64,7 +80,14 @@ def test_test_runner_configuration_is_known_by_name(path: str) -> None:
             "cargo/config.toml",
         ),
         *("lib/pytest.py", "entry_points.txt", "fixtures/modules/a.js"),
-        *("babel.config.js", "tsconfig.json", ".coveragerc", "Makefile", "build.rs", ".node-version"),
+        *(
+            "babel.config.js",
+            "tsconfig.json",
+            ".coveragerc",
+            "Makefile",
+            "build.rs",
+            ".node-version",
+        ),
     ],
 )
 def test_other_files_are_work(path: str) -> None:
@@ -121,7 +144,8 @@ def test_mixed_files_differ_only_if_their_test_runner_part_does(
 
 
 @given(
-    st.binary(max_size=300), st.sampled_from(["pyproject.toml", "setup.cfg", "package.json", "Cargo.toml"])
+    st.binary(max_size=300),
+    st.sampled_from(["pyproject.toml", "setup.cfg", "package.json", "Cargo.toml"]),
 )
 def test_no_content_breaks_the_comparison(content: bytes, path: str) -> None:
     assert not config_differs(path, content, content)
@@ -172,7 +196,10 @@ def test_the_rest_of_a_change_is_kept(path: str, before: str, after: str, restor
 @pytest.mark.parametrize(
     ("path", "after"),
     [
-        ("pyproject.toml", '[project]\nname = "x"\n["tool"."p\\u0079test".ini_options]\naddopts = "-k no"\n'),
+        (
+            "pyproject.toml",
+            '[project]\nname = "x"\n["tool"."p\\u0079test".ini_options]\naddopts = "-k no"\n',
+        ),
         ("pyproject.toml", '[tool]\npytest = { ini_options = { addopts = "-k no" } }\n'),
         ("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '-k no'\n"),
         ("package.json", "[1]"),

@@ -44,7 +44,9 @@ def test_a_run_like_the_golden_one_is_a_success() -> None:
 
 
 def test_every_expected_test_has_to_pass() -> None:
-    one = ran("PASSED t.py::a", "PASSED t.py::c", summary="2 passed in 0.01s").held_against(REFERENCE)
+    one = ran("PASSED t.py::a", "PASSED t.py::c", summary="2 passed in 0.01s").held_against(
+        REFERENCE
+    )
     assert not one.success
     assert one.missing_tests == ("t.py::b",)
     assert one.error == "1 of 2 expected tests did not run: t.py::b"
@@ -119,7 +121,10 @@ CHANGED = {
             "def test_a():\n    with pytest.raises(E):\n        check(-5)",
             r"with pytest.raises\(\w+Error\):",
         ),
-        ("def test_a():\n    pytest.raises((A, OSError), f, 5)", r"pytest.raises\((?!OS)\w+Error, f, 5\)"),
+        (
+            "def test_a():\n    pytest.raises((A, OSError), f, 5)",
+            r"pytest.raises\((?!OS)\w+Error, f, 5\)",
+        ),
         ("def test_a():\n    assert f('x') # 5\n", r"assert not f\('x'\) # 5"),
         ("def test_a(self):\n    check('x', 7, on=True)", r"check\('x', [^7], on=True\)"),
         ("def test_a():\n    assert f('x') == 0xff", r"assert f\('x'\) != 0xff"),
@@ -127,9 +132,15 @@ CHANGED = {
             "@pytest.mark.parametrize(('w', 'size'), [(2, 6), (3, 9)])\ndef test_a(w, size):\n    assert f(w) == size",
             r"@pytest.mark.parametrize\(\('w', 'size'\), \[\(2, (?!6\), \(3, 9).\), \(3, .\)\]\)",
         ),
-        ("def test_a():\n    m.assert_called_once_with('x', 3)", r"m.assert_called_once_with\('x', [^3]\)"),
+        (
+            "def test_a():\n    m.assert_called_once_with('x', 3)",
+            r"m.assert_called_once_with\('x', [^3]\)",
+        ),
         ("def test_a():\n    m.assert_called_once()", r"m.assert_not_called\(\)"),
-        ("def test_a(self):\n    self.assertIsInstance(f(), int)", r"self.assertNotIsInstance\(f\(\), int\)"),
+        (
+            "def test_a(self):\n    self.assertIsInstance(f(), int)",
+            r"self.assertNotIsInstance\(f\(\), int\)",
+        ),
     ],
     "a.test.ts": [
         (
@@ -153,7 +164,10 @@ CHANGED = {
             r"\[2, [^6]\],",
         ),
         ("it('a', () => {\n  expect(f(1)).to.be.true;\n});", r"expect\(f\(1\)\).to.not.be.true;"),
-        ("it('a', () => {\n  expect(f(1)).to.not.equal(g());\n});", r"expect\(f\(1\)\).to.equal\(g\(\)\);"),
+        (
+            "it('a', () => {\n  expect(f(1)).to.not.equal(g());\n});",
+            r"expect\(f\(1\)\).to.equal\(g\(\)\);",
+        ),
         ("test('a', t => {\n  t.true(f(1));\n});", r"t.false\(f\(1\)\);"),
         ("test('a', t => {\n  t.is(f(1), 2);\n});", r"t.is\(f\(1\), [^2]\);"),
         ("it('a', () => {\n  assert.ok(f(1) > g());\n});", r"assert.ok\(f\(1\) <= g\(\)\);"),
@@ -169,14 +183,20 @@ CHANGED = {
         ("it('a', () => {\n  strictEqual(f(3), x);\n});", r"strictEqual\(f\(3\), (3|'a')\);"),
         ("it('a', () => {\n  expect(f).toThrow(", r"expect\(f\).not.toThrow\("),
         ("it('a', () => {\n  expect(f).toThrow();\n});", r"expect\(f\).toThrow\(\w+Error\);"),
-        ("it('a', () => {\n  assert.throws(() => f(1));\n});", r"assert.throws\(\(\) => f\(1\), \w+Error\);"),
+        (
+            "it('a', () => {\n  assert.throws(() => f(1));\n});",
+            r"assert.throws\(\(\) => f\(1\), \w+Error\);",
+        ),
         (
             "it('a', async () => {\n  await assert.rejects(f(1), /^no [a-z]+ left$/i);\n});",
             r"await assert.rejects\(f\(1\), /\^no \[a-z\]\+ [^l]eft\$/i\);",
         ),
         ("it('a', () => {\n  expect(f(1)).toBe(null);\n});", r"expect\(f\(1\)\).toBe\((1|'a')\);"),
         ("it('a', () => {\n  expect(f(1)).toBeNull();\n});", r"expect\(f\(1\)\).toBeTruthy\(\);"),
-        ("it('a', () => {\n  expect(f(3)).toEqual([]);\n});", r"expect\(f\(3\)\).toEqual\((3|'a')\);"),
+        (
+            "it('a', () => {\n  expect(f(3)).toEqual([]);\n});",
+            r"expect\(f\(3\)\).toEqual\((3|'a')\);",
+        ),
         ("it('a', () => {\n  assert.equal(f(3), x.y());\n});", r"assert.equal\(f\(3\), (3|'a')\);"),
         (
             "it('a', () => {\n  expect(f()).toBeLessThan(3);\n});",
@@ -187,13 +207,22 @@ CHANGED = {
         ('// Jest\n\nexports[`a 1`] = `\n{\n  "size": 6,\n}\n`;', r'"(?!size": 6)\w+": .,'),
     ],
     "a_test.go": [
-        ('func TestA(t *testing.T) {\n\tif F(1) != 20 {\n\t\tt.Fatal("20")\n\t}\n}', r"if F\(1\) != [^2]0 {"),
+        (
+            'func TestA(t *testing.T) {\n\tif F(1) != 20 {\n\t\tt.Fatal("20")\n\t}\n}',
+            r"if F\(1\) != [^2]0 {",
+        ),
         (
             'func TestA(t *testing.T) {\n\tassert.Equal(t, "a", F("b"))\n}',
             r'assert.Equal\(t, "[^a]", F\("b"\)\)',
         ),
-        ("func TestA(t *testing.T) {\n\tx, err := F()\n\tif err != nil {\n\t}\n}", "if err == nil {"),
-        ("func TestA(t *testing.T) {\n\tif F(x) != y {\n\t\tt.Error(x.Error())\n\t}\n}", r"if F\(x\) == y {"),
+        (
+            "func TestA(t *testing.T) {\n\tx, err := F()\n\tif err != nil {\n\t}\n}",
+            "if err == nil {",
+        ),
+        (
+            "func TestA(t *testing.T) {\n\tif F(x) != y {\n\t\tt.Error(x.Error())\n\t}\n}",
+            r"if F\(x\) == y {",
+        ),
         (
             "func TestA(t *testing.T) {\n\tx := []struct{ w, want int }{\n\t\t{2, 6},\n\t}\n\tif F(w) != x.want {\n\t}\n}",
             r"{2, [^6]},",
@@ -202,24 +231,35 @@ CHANGED = {
             "func TestA(t *testing.T) {\n\tg.Expect(F()).To(BeTrue())\n}",
             r"g.Expect\(F\(\)\).NotTo\(BeTrue\(\)\)",
         ),
-        ("func TestA(t *testing.T) {\n\tif !ok {\n\t\tt.Error(bytes.Equal(a, b))\n\t}\n}", "if ok {"),
+        (
+            "func TestA(t *testing.T) {\n\tif !ok {\n\t\tt.Error(bytes.Equal(a, b))\n\t}\n}",
+            "if ok {",
+        ),
     ],
     "tests/a.rs": [
-        ('#[test]\nfn a() {\n    assert_eq!(f("x"), Some(7));\n}', r'assert_eq!\(f\("x"\), Some\([^7]\)\);'),
+        (
+            '#[test]\nfn a() {\n    assert_eq!(f("x"), Some(7));\n}',
+            r'assert_eq!\(f\("x"\), Some\([^7]\)\);',
+        ),
         (
             '#[rstest]\nfn a() {\n    assert!(f(1) > g(), "{}", 5);\n}',
             r'assert_ne!\(true, f\(1\) > g\(\), "{}", 5\);',
         ),
         ("#[test]\nfn a() {\n    assert_eq!(f(), 0u8);\n}", r"assert_ne!\(f\(\), 0u8\);"),
     ],
-    "tests/suite/a.typ": [('--- a ---\n#test("ab".first(), "a")', r'#test\("ab".first\(\), "[^a]"\)')],
+    "tests/suite/a.typ": [
+        ('--- a ---\n#test("ab".first(), "a")', r'#test\("ab".first\(\), "[^a]"\)')
+    ],
 }
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "pattern"), [(path, *case) for path, cases in CHANGED.items() for case in cases]
+    ("path", "content", "pattern"),
+    [(path, *case) for path, cases in CHANGED.items() for case in cases],
 )
-def test_a_canary_expects_something_else(tmp_path: Path, path: str, content: str, pattern: str) -> None:
+def test_a_canary_expects_something_else(
+    tmp_path: Path, path: str, content: str, pattern: str
+) -> None:
     found = changed_lines(tmp_path, path, f"{content}\n")
     assert len(found) == 3
     for ((old, new),) in found:
@@ -255,12 +295,18 @@ WHATEVER_ELSE_IT_DOES = [
         "def test_a():\n    with pytest.raises(E, match='no|not'):\n        f(5)",
         "with pytest.raises([!E]*Error, match='no|not'):",
     ),
-    ("def test_a(self):\n    self.assertRegex(f(), 'no|not')", "self.assertNotRegex(f(), 'no|not')"),
+    (
+        "def test_a(self):\n    self.assertRegex(f(), 'no|not')",
+        "self.assertNotRegex(f(), 'no|not')",
+    ),
     # Any value but one is right.
     ("def test_a():\n    assert not f() == 5", "assert f() == 5"),
     ("def test_a(self):\n    self.assertNotEqual(f(), 5)", "self.assertEqual(f(), 5)"),
     # It may be more exact than it has to be.
-    ("def test_a():\n    assert f() == approx(5.1, abs=0.1)", "assert f() == approx([!5].1, abs=0.1)"),
+    (
+        "def test_a():\n    assert f() == approx(5.1, abs=0.1)",
+        "assert f() == approx([!5].1, abs=0.1)",
+    ),
     # What it does when it is given something else nobody said.
     (
         "def put(a):\n    b.write(a)\n\ndef same(a, b):\n    assert a == b\n\ndef test_a():\n    put('c')\n    same(d, 'e')",
@@ -294,7 +340,10 @@ def test_code_that_is_right_fails_canaries_like_the_golden_patch(
 @pytest.mark.parametrize(
     ("path", "content"),
     [
-        ("a_test.go", 'if !strings.Contains(a, "no") && !strings.Contains(a, "not") {\n\t\tt.Fatal(a)\n\t}'),
+        (
+            "a_test.go",
+            'if !strings.Contains(a, "no") && !strings.Contains(a, "not") {\n\t\tt.Fatal(a)\n\t}',
+        ),
         ("a_test.go", "if a != 1 && a != 2 {\n\t\tt.Fatal(a)\n\t}"),
         ("a_test.go", "if a == nil && b == nil {\n\t\tt.Fatal()\n\t}"),
         ("a_test.go", "if !a() && !b() {\n\t\tt.Fatal()\n\t}"),
@@ -310,7 +359,9 @@ def test_a_condition_that_allows_several_things_is_left_as_it_is(path: str, cont
 def test_one_test_stays_as_it_is_or_only_one_is_changed_and_which_one_nobody_can_guess(
     tmp_path: Path,
 ) -> None:
-    many = "".join(f"def test_{number}():\n    assert f({number}) == {number}\n" for number in range(8))
+    many = "".join(
+        f"def test_{number}():\n    assert f({number}) == {number}\n" for number in range(8)
+    )
     changed = [lines for _ in range(8) for lines in changed_lines(tmp_path, "test_a.py", many)]
     assert [len(lines) for lines in changed] == [7, 1, 1] * 8
     assert len({tuple(old for old, _ in lines) for lines in changed}) > 2
@@ -348,7 +399,9 @@ def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
     assert change.after
     index = re.search(r"^index \w+\.\.(\w+)", canary.tests, re.MULTILINE)
     assert index
-    assert change.after.object_id.startswith(index[1]), "a stale id would tell that something was changed"
+    assert change.after.object_id.startswith(index[1]), (
+        "a stale id would tell that something was changed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -360,7 +413,9 @@ def test_only_tests_that_the_patch_adds_are_changed(tmp_path: Path) -> None:
         ("tests/a.rs", "#[test]\nfn a() {}\n"),
     ],
 )
-def test_where_nothing_can_be_changed_a_test_is_added(tmp_path: Path, path: str, content: str) -> None:
+def test_where_nothing_can_be_changed_a_test_is_added(
+    tmp_path: Path, path: str, content: str
+) -> None:
     (added,) = canaries_in(tmp_path, path, content)
     assert not added.changed
     assert all(f"+{line}" in added.tests for line in content.splitlines())
@@ -399,14 +454,33 @@ def test_a_canary_is_kept_only_if_it_fails_with_the_golden_patch() -> None:
         (("FAILED t/a.py::a - x", "PASSED t/a.py::b", "PASSED t/a.py::a[1]"), "t/a.py::b"),
         (("FAILED t/a.py::A::a - x", "PASSED t/a.py::A::ab"), "t/a.py::A::ab"),
         (("a (t.a.A.a) ... FAIL", "b (t.a.A.b) ... ok"), "t.a.A.b"),
-        (("--- FAIL: a (0.00s)", "--- PASS: b (0.00s)", "--- PASS: a/c (0.00s)", "FAIL\tx/a\t0.1s"), "x/a.b"),
-        (("     Running tests/a.rs (x/a-0123456789abcdef)", "test m::a ... FAILED", "test b ... ok"), "a::b"),
+        (
+            (
+                "--- FAIL: a (0.00s)",
+                "--- PASS: b (0.00s)",
+                "--- PASS: a/c (0.00s)",
+                "FAIL\tx/a\t0.1s",
+            ),
+            "x/a.b",
+        ),
+        (
+            (
+                "     Running tests/a.rs (x/a-0123456789abcdef)",
+                "test m::a ... FAILED",
+                "test b ... ok",
+            ),
+            "a::b",
+        ),
     ],
 )
-def test_only_tests_that_were_changed_are_not_required(lines: tuple[str, ...], required: str) -> None:
+def test_only_tests_that_were_changed_are_not_required(
+    lines: tuple[str, ...], required: str
+) -> None:
     """Not others in a file or module of that name."""
     reference = replace(expecting(passed=1), passed_tests=(required, "t/a.py::a[1]", "x/a.a/c"))
-    kept = Canary("x", ("a",)).tried(failing(*lines, summary="1 failed, 1 passed in 0.01s"), reference)
+    kept = Canary("x", ("a",)).tried(
+        failing(*lines, summary="1 failed, 1 passed in 0.01s"), reference
+    )
     assert kept is not None
     assert kept.passed == (required,)
 
@@ -444,7 +518,10 @@ def test_a_changed_test_that_fails_first_of_all_is_enough() -> None:
 def test_where_a_runner_stops_at_the_first_of_several_changed_tests_one_is_changed() -> None:
     """Code that is right about the first test could do anything to the others."""
     one = failing("FAILED t.py::b - x", summary="1 failed in 0.01s")
-    assert Canary("x", ("b", "c")).tried(one, expecting("t.py::a", "t.py::b", "t.py::c", passed=3)) is None
+    assert (
+        Canary("x", ("b", "c")).tried(one, expecting("t.py::a", "t.py::b", "t.py::c", passed=3))
+        is None
+    )
     two = failing("FAILED t.py::b - x", "FAILED t.py::c", summary="2 failed in 0.01s")
     assert Canary("x", ("b", "c")).tried(two, expecting("t.py::a", "t.py::b", "t.py::c", passed=3))
 

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from cooperbench.eval.test_side import Reason
 
-BASE = ("pkg/__init__.py", "pkg/core.py", "src/lib/__init__.py", "setup.py", "tools/build.py", "json.py")
+BASE = (
+    "pkg/__init__.py",
+    "pkg/core.py",
+    "src/lib/__init__.py",
+    "setup.py",
+    "tools/build.py",
+    "json.py",
+)
 SIDE = TestSide(
     frozenset({"tests/test_x.py"}), frozenset({"tests/golden_helper.py"}), BASE, frozenset({"attr"})
 )
@@ -83,7 +90,10 @@ def test_it_is_an_agents_work(path: str) -> None:
 
 
 def test_vendored_packages_of_go_come_from_the_dataset() -> None:
-    assert TestSide(frozenset(), base=("go.mod",)).reason_to_drop("vendor/x/assert.go") == "installed_package"
+    assert (
+        TestSide(frozenset(), base=("go.mod",)).reason_to_drop("vendor/x/assert.go")
+        == "installed_package"
+    )
     assert TestSide(frozenset()).reason_to_drop("vendor/x/assert.go") is None
 
 
@@ -98,11 +108,15 @@ REPO: Files = {
 class Judged:
     """A change of `REPO` as a patch, judged."""
 
-    def __init__(self, folder: Path, after: Files, *options: str, patch: bytes | None = None) -> None:
+    def __init__(
+        self, folder: Path, after: Files, *options: str, patch: bytes | None = None
+    ) -> None:
         self.base = base_with(folder, REPO)
         self.real = RealRepo(self.base.objects.parent.parent)
         if patch is None:
-            patch = self.real.diff(self.base.commit, self.real.commit(after, self.base.commit), *options)
+            patch = self.real.diff(
+                self.base.commit, self.real.commit(after, self.base.commit), *options
+            )
         with TreeStore(self.base) as store:
             self.work = judged_patch(patch, HIDDEN, store)
 
@@ -126,7 +140,9 @@ def test_work_is_kept_and_the_test_side_restored(tmp_path: Path) -> None:
         DroppedFile("pyproject.toml", "test_config"),
         DroppedFile("tests/test_x.py", "hidden_test"),
     }
-    assert judged.files() == {path: file.data for path, file in REPO.items()} | {"src/x.py": b"two\n"}
+    assert judged.files() == {path: file.data for path, file in REPO.items()} | {
+        "src/x.py": b"two\n"
+    }
 
 
 def test_a_patch_of_the_test_side_alone_becomes_empty(tmp_path: Path) -> None:
@@ -160,7 +176,9 @@ def test_nothing_stands_where_hidden_tests_need_a_folder(tmp_path: Path, thing: 
         ("__tests__", "test_file"),
     ],
 )
-def test_a_link_counts_as_the_folder_that_it_may_stand_for(tmp_path: Path, link: str, reason: Reason) -> None:
+def test_a_link_counts_as_the_folder_that_it_may_stand_for(
+    tmp_path: Path, link: str, reason: Reason
+) -> None:
     judged = Judged(
         tmp_path, REPO | {"src/fake/__init__.py": text(""), link: BaseFile("120000", b"src/fake")}
     )
@@ -195,7 +213,9 @@ def test_what_is_no_patch_is_said(tmp_path: Path, patch: bytes | None, status: s
 
 
 def test_names_that_git_reads_differently_hide_nothing(tmp_path: Path) -> None:
-    quoted = b'--- "a/tests/t\\145st_x.py"\n+++ "b/tests/t\\145st_x.py"\n@@ -1 +1 @@\n-hidden\n+mine\n'
+    quoted = (
+        b'--- "a/tests/t\\145st_x.py"\n+++ "b/tests/t\\145st_x.py"\n@@ -1 +1 @@\n-hidden\n+mine\n'
+    )
     unprefixed = b"--- tests/test_x.py\n+++ tests/test_x.py\n@@ -1 +1 @@\n-hidden\n+mine\n"
     for patch in (quoted, unprefixed):
         assert Judged(tmp_path, {}, patch=patch).work.status == "empty"
@@ -232,7 +252,12 @@ def kept_of(folder: Path, after: Files, golden: frozenset[str] = frozenset()) ->
 
 
 def test_what_the_library_imports_is_no_test_whatever_its_name(tmp_path: Path) -> None:
-    used = ("pkg/test_utils.py", "pkg/test/client.py", "internal/test/server.go", "web/src/test/fake.ts")
+    used = (
+        "pkg/test_utils.py",
+        "pkg/test/client.py",
+        "internal/test/server.go",
+        "web/src/test/fake.ts",
+    )
     unused = ("pkg/test_lonely.py", "pkg/tests/helper.py", "tests/helper.py", "web/test/fake.ts")
     assert kept_of(tmp_path, {path: text("a = 2\n") for path in (*used, *unused)}) == set(used)
 
@@ -275,7 +300,11 @@ DATA = {
         'include_str!("../tests/fixtures/a.txt")',
         "tests/fixtures/a.txt",
     ),
-    "of a folder that a crate has": ("build.rs", 'dir("tests/fixtures")', "tests/fixtures/deep.bin"),
+    "of a folder that a crate has": (
+        "build.rs",
+        'dir("tests/fixtures")',
+        "tests/fixtures/deep.bin",
+    ),
     "of another language that unit tests read": (
         "src/parser/tests.rs",
         '#[test_case(Path::new("F1.py"))]',
@@ -286,8 +315,16 @@ DATA = {
         "assert_snapshot!(x);",
         "src/parser/tests/snapshots/c__x.snap",
     ),
-    "snapshots beside the code": ("src/parser.rs", "assert_snapshot!(x);", "src/snapshots/c__x.snap"),
-    "snapshots elsewhere": ("src/parser.rs", 'path("../tests/snapshots")', "tests/snapshots/c__x.snap"),
+    "snapshots beside the code": (
+        "src/parser.rs",
+        "assert_snapshot!(x);",
+        "src/snapshots/c__x.snap",
+    ),
+    "snapshots elsewhere": (
+        "src/parser.rs",
+        'path("../tests/snapshots")',
+        "tests/snapshots/c__x.snap",
+    ),
     "in a new folder": ("pkg/core.py", 'files("pkg.testdata")', "pkg/testdata/defaults.json"),
     "of a kind that is told at run time": (
         "pkg/core.py",
@@ -295,14 +332,26 @@ DATA = {
         "pkg/templates/test/page.html",
     ),
     "that Go embeds": ("cmd/main.go", "//go:embed testdata/*.tmpl", "cmd/testdata/x.tmpl"),
-    "that a script reads": ("web/index.js", "readFileSync('./test/words.csv')", "web/test/words.csv"),
+    "that a script reads": (
+        "web/index.js",
+        "readFileSync('./test/words.csv')",
+        "web/test/words.csv",
+    ),
     "in a folder of tests": ("pkg/core.py", 'open("tests/fixtures/a.bin")', "tests/fixtures/a.bin"),
 }
 NO_DATA = {
     "named by no code": ("src/lib.rs", "pub fn a() {}", "tests/fixtures/a.txt"),
     "named only by what runs the tests": ("src/lib.rs", "pub fn a() {}", "tests/ref/a.png"),
-    "that was there": ("src/lib.rs", 'include_str!("../tests/fixtures/old.txt")', "tests/fixtures/old.txt"),
-    "a snapshot that was there": ("src/parser.rs", "assert_snapshot!(x);", "src/snapshots/old.snap"),
+    "that was there": (
+        "src/lib.rs",
+        'include_str!("../tests/fixtures/old.txt")',
+        "tests/fixtures/old.txt",
+    ),
+    "a snapshot that was there": (
+        "src/parser.rs",
+        "assert_snapshot!(x);",
+        "src/snapshots/old.snap",
+    ),
     "a hidden snapshot": ("src/parser.rs", "assert_snapshot!(x);", "src/snapshots/hidden.snap"),
     "that tests of the base know": (
         "src/lib.rs",
@@ -321,7 +370,11 @@ NO_DATA = {
     "configuration of a compiler": ("pkg/core.py", '"tests/tsconfig.json"', "tests/tsconfig.json"),
     "code": ("pkg/core.py", 'open("tests/fixtures/plugin.py")', "tests/fixtures/plugin.py"),
     "code in a new folder": ("web/index.js", "readFileSync('test/a.js')", "web/test/a.js"),
-    "code that shadows a module": ("src/lib.rs", 'include_str!("../tests/json.py")', "tests/json.py"),
+    "code that shadows a module": (
+        "src/lib.rs",
+        'include_str!("../tests/json.py")',
+        "tests/json.py",
+    ),
 }
 
 
@@ -335,10 +388,16 @@ def test_data_of_the_library_is_kept_whatever_its_folder(
 ) -> None:
     base = base_with(tmp_path, CRATE)
     real = RealRepo(base.objects.parent.parent)
-    after = CRATE | {user: text(f"{line}\n"), path: text("new\n"), "tests/mine.rs": text(f"{path}\n")}
+    after = CRATE | {
+        user: text(f"{line}\n"),
+        path: text("new\n"),
+        "tests/mine.rs": text(f"{path}\n"),
+    }
     with TreeStore(base) as store:
         patch = real.diff(base.commit, real.commit(after, base.commit))
-        work = judged_patch(patch, TestSide(frozenset({"src/snapshots/hidden.snap"}), base=base.paths), store)
+        work = judged_patch(
+            patch, TestSide(frozenset({"src/snapshots/hidden.snap"}), base=base.paths), store
+        )
         assert set(store.changes(work.tree)) == {user, *([path] if is_kept else [])}
 
 

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from cooperbench.report.pairs import PairData
 
 TIME = "2026-01-01T00:00:00.000Z"
-ACTIONS = ("reply", "run", "tell", "think", "send_message", "receive_message", "write_file", "of_their_own")
+ACTIONS = (
+    "reply",
+    "run",
+    "tell",
+    "think",
+    "send_message",
+    "receive_message",
+    "write_file",
+    "of_their_own",
+)
 
 
 def entry(action: str, args: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -41,10 +50,16 @@ def make_pair(root: Path, **trajectories: dict[str, Any]) -> PairData:
 
 
 def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> None:
-    calls = [{"id": "a1", "name": "bash", "arguments": "{}"}, {"id": "a2", "name": "bash", "arguments": "{}"}]
-    reply = entry("reply", {"content": "two"}, calls=1, tokens={"prompt_tokens": 5}, tool_calls=calls)
+    calls = [
+        {"id": "a1", "name": "bash", "arguments": "{}"},
+        {"id": "a2", "name": "bash", "arguments": "{}"},
+    ]
+    reply = entry(
+        "reply", {"content": "two"}, calls=1, tokens={"prompt_tokens": 5}, tool_calls=calls
+    )
     commands = [
-        entry("run", {"command": text}, step=number, returncode=0) for number, text in enumerate("xy", 1)
+        entry("run", {"command": text}, step=number, returncode=0)
+        for number, text in enumerate("xy", 1)
     ]
     message = entry("receive_message", {"from": "agent2", "content": "hi", "sequence": 1})
     steps = steps_of([reply, *commands, message, entry("run", {"command": "z"}, step=3)])
@@ -54,7 +69,10 @@ def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> N
         ("agent", 0),
     ]
     assert [call["tool_call_id"] for call in steps[0]["tool_calls"]] == ["a1", "a2"]
-    assert [result["source_call_id"] for result in steps[0]["observation"]["results"]] == ["a1", "a2"]
+    assert [result["source_call_id"] for result in steps[0]["observation"]["results"]] == [
+        "a1",
+        "a2",
+    ]
     assert steps[0]["observation"]["results"][1]["extra"] == {"returncode": 0}
     assert steps[1]["extra"] == {"kind": "receive_message", "from": "agent2", "sequence": 1}
     assert steps[2]["tool_calls"][0]["tool_call_id"] == "call_3_1"
@@ -66,13 +84,18 @@ def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> N
             entry,
             st.sampled_from(ACTIONS),
             st.dictionaries(
-                st.sampled_from(["content", "command", "kind", "x"]), st.text(st.characters(codec="utf-8"))
+                st.sampled_from(["content", "command", "kind", "x"]),
+                st.text(st.characters(codec="utf-8")),
             ),
             step=st.integers(1, 9),
             calls=st.integers(0, 2),
             cost=st.floats(0, 9),
-            tokens=st.dictionaries(st.sampled_from(["prompt_tokens", "cached_tokens"]), st.integers(0, 9)),
-            tool_calls=st.one_of(st.none(), st.lists(st.dictionaries(st.just("id"), st.sampled_from("abc")))),
+            tokens=st.dictionaries(
+                st.sampled_from(["prompt_tokens", "cached_tokens"]), st.integers(0, 9)
+            ),
+            tool_calls=st.one_of(
+                st.none(), st.lists(st.dictionaries(st.just("id"), st.sampled_from("abc")))
+            ),
         )
     )
 )
@@ -85,7 +108,9 @@ def test_any_entries_become_a_valid_document(entries: list[dict[str, Any]]) -> N
     Trajectory.model_validate_json(json.dumps(document).encode())
 
 
-def test_text_that_is_no_unicode_and_records_of_other_versions_do_not_break_it(tmp_path: Path) -> None:
+def test_text_that_is_no_unicode_and_records_of_other_versions_do_not_break_it(
+    tmp_path: Path,
+) -> None:
     odd = {
         "agent_id": "agent1",
         "steps": [entry("run", {"command": "\udcff"}), "no entry"],
@@ -107,7 +132,10 @@ def test_the_pair_s_document_says_whether_and_on_what_it_was_judged(tmp_path: Pa
     kinds: dict[tuple[int, ...], Kind] = {(1, 2): "unsound", (1, 3): "no_reference"}
     write_run(tmp_path, "r", layout(1, 1, 2), lambda key: kinds[key.features])
     about = [pair_documents("r", pair)["pair"]["extra"] for pair in load_run(tmp_path, "r").pairs]
-    assert [(one["state"], one["unsound"]) for one in about] == [("passed", [2]), ("no_reference", [])]
+    assert [(one["state"], one["unsound"]) for one in about] == [
+        ("passed", [2]),
+        ("no_reference", []),
+    ]
     assert about[1]["verdicts"] is None
 
 
@@ -115,9 +143,13 @@ def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_pair(tmp_path)
-    with pytest.raises(UserError, match="nothing of run 'r' can be exported: coop x_task/task7 f1_f2 has no"):
+    with pytest.raises(
+        UserError, match="nothing of run 'r' can be exported: coop x_task/task7 f1_f2 has no"
+    ):
         export_run(load_run(tmp_path, "r"), "atif", tmp_path / "out")
-    with pytest.raises(UserError, match="no format 'cvs'; there are: csv, parquet, junit, leaderboard, atif"):
+    with pytest.raises(
+        UserError, match="no format 'cvs'; there are: csv, parquet, junit, leaderboard, atif"
+    ):
         export_run(load_run(tmp_path, "r"), "cvs", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     other = ExperimentPaths(tmp_path, "r").pair_named("solo", "x_task", 7, (1, 2))

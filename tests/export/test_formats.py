@@ -57,7 +57,10 @@ def check_junit(element: ET.Element) -> None:
 
 def export(logs: Path, name: str, format_name: str) -> Path:
     target = logs / "out" / format_name
-    assert main(["export", name, "--format", format_name, "-o", str(target), "--log-dir", str(logs)]) == 0
+    assert (
+        main(["export", name, "--format", format_name, "-o", str(target), "--log-dir", str(logs)])
+        == 0
+    )
     return target
 
 
@@ -70,7 +73,8 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
     check_junit(root)
     run = load_run(tmp_path, "r")
     states = {
-        setting: [pair.state for pair in run.pairs if pair.setting == setting] for setting in run.settings
+        setting: [pair.state for pair in run.pairs if pair.setting == setting]
+        for setting in run.settings
     }
     for setting, suite in zip(run.settings, root, strict=True):
         counted = {
@@ -82,7 +86,9 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
         assert {name: int(suite.attrib[name]) for name in counted} == counted
         for tag, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
             assert len(suite.findall(f"testcase/{tag}")) == counted[name]
-    cases = {(case.attrib["classname"], case.attrib["name"]): case for suite in root for case in suite}
+    cases = {
+        (case.attrib["classname"], case.attrib["name"]): case for suite in root for case in suite
+    }
     assert len(cases) == 60
     for pair in run.of("coop"):
         case = cases[f"r.coop.{pair.key.repo}.task{pair.key.task_id}", pair.paths.folder.name]
@@ -97,11 +103,21 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
 
 
 def test_junit_skips_a_pair_without_a_reference_and_marks_an_unsound_one(tmp_path: Path) -> None:
-    kinds: dict[tuple[int, ...], Kind] = {(1, 2): "no_reference", (1, 3): "unsound", (2, 3): "passed"}
-    write_run(tmp_path, "r", layout(1, 1, 3), lambda key: kinds[key.features], style=Style(bare=True))
+    kinds: dict[tuple[int, ...], Kind] = {
+        (1, 2): "no_reference",
+        (1, 3): "unsound",
+        (2, 3): "passed",
+    }
+    write_run(
+        tmp_path, "r", layout(1, 1, 3), lambda key: kinds[key.features], style=Style(bare=True)
+    )
     root = ET.parse(export(tmp_path, "r", "junit")).getroot()
     check_junit(root)
-    assert (root.attrib["errors"], root.attrib["failures"], root[0].attrib["skipped"]) == ("0", "0", "1")
+    assert (root.attrib["errors"], root.attrib["failures"], root[0].attrib["skipped"]) == (
+        "0",
+        "0",
+        "1",
+    )
     skipped, unsound, passed = root.iter("testcase")
     reason = "feature 2: the golden patch does not pass: ImportError in test_x"
     assert [(one.tag, one.attrib) for one in skipped] == [("skipped", {"message": reason})]
@@ -142,7 +158,9 @@ def test_csv_and_parquet_are_the_same_rows_as_of_a_report(tmp_path: Path) -> Non
     assert [row["state"] for row in rows] == [pair.state for pair in load_run(tmp_path, "r").pairs]
     assert main(["report", "r", "--csv", f"{tmp_path}/x.csv", "--log-dir", str(tmp_path)]) == 0
     assert (tmp_path / "x.csv").read_text() == text
-    table = import_module("pyarrow.parquet").read_table(export(tmp_path, "r", "parquet")).to_pylist()
+    table = (
+        import_module("pyarrow.parquet").read_table(export(tmp_path, "r", "parquet")).to_pylist()
+    )
     assert [row["overall"] for row in table] == [
         {"true": True, "false": False, "": None}[row["overall"]] for row in rows
     ]
@@ -155,7 +173,11 @@ def test_files_go_where_one_says_and_mistakes_are_one_line(
     (tmp_path / "empty" / "coop").mkdir(parents=True)
     for words, code, answer in (
         (("r", "--format", "junit"), 0, f"wrote 1 pair to {tmp_path}/r/export/junit.xml\n"),
-        (("r", "--format", "csv", "-o", str(tmp_path)), 0, f"wrote 1 pair to {tmp_path}/pairs.csv\n"),
+        (
+            ("r", "--format", "csv", "-o", str(tmp_path)),
+            0,
+            f"wrote 1 pair to {tmp_path}/pairs.csv\n",
+        ),
         ((), 2, "which run? in "),
         (("empty", "--format", "junit"), 2, "there are no pairs in it"),
         (("r", "--format", "csv", "-o", f"{tmp_path}/pairs.csv/x"), 2, "cannot be written"),

@@ -11,7 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.cli import main
-from cooperbench.export.submission import canonical, checksum_of, submission_of, summed_up, verify_submission
+from cooperbench.export.submission import (
+    canonical,
+    checksum_of,
+    submission_of,
+    summed_up,
+    verify_submission,
+)
 from cooperbench.report.loading import load_run
 from tests.report.factory import Kind, keys_of, layout, write_run
 
@@ -39,7 +45,9 @@ def handed_in(logs: Path, name: str = "r") -> Path:
     return target
 
 
-def test_it_says_what_was_run_and_what_came_out(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_was_run_and_what_came_out(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = handed_in(logs)
     document = json.loads(path.read_bytes())
     assert path.read_bytes() == canonical(document) + b"\n"
@@ -61,7 +69,9 @@ def test_it_says_what_was_run_and_what_came_out(logs: Path, capsys: pytest.Captu
     assert submission_of(load_run(logs, "whole"))["complete"] is True
 
 
-def test_what_was_written_holds_with_and_without_logs(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_written_holds_with_and_without_logs(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = handed_in(logs)
     again = path.read_bytes()
     assert handed_in(logs).read_bytes() == again
@@ -80,7 +90,11 @@ def test_what_was_written_holds_with_and_without_logs(logs: Path, capsys: pytest
 def test_it_says_which_pairs_have_no_reference_or_are_unsound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kinds: dict[tuple[int, ...], Kind] = {(1, 2): "no_reference", (1, 3): "unsound", (2, 3): "passed"}
+    kinds: dict[tuple[int, ...], Kind] = {
+        (1, 2): "no_reference",
+        (1, 3): "unsound",
+        (2, 3): "passed",
+    }
     write_run(tmp_path, "r", layout(1, 1, 3), lambda key: kinds[key.features])
     path = handed_in(tmp_path)
     assert "1 of 3 pairs without a verdict (1 no_reference)" in capsys.readouterr().err
@@ -129,7 +143,11 @@ def other_model(document: Document) -> None:
         (claim_all, "complete is true, which its pairs do not say", "complete is true"),
         (take_away, None, "f1_f3 is null in the submission, {"),
         (count_twice, "pairs is no list of different pairs", "totals.coop"),
-        (other_model, None, 'configuration.model_name is "gpt-5" in the submission, "gpt-4o" in the logs'),
+        (
+            other_model,
+            None,
+            'configuration.model_name is "gpt-5" in the submission, "gpt-4o" in the logs',
+        ),
     ],
 )
 def test_a_changed_submission_is_found_out(
@@ -144,11 +162,15 @@ def test_a_changed_submission_is_found_out(
     # Whoever writes a new checksum as well is caught by the logs.
     document["checksum"] = checksum_of(document)
     path.write_bytes(canonical(document) + b"\n")
-    assert verify_submission(path, logs / "elsewhere").mismatches == ([in_itself] if in_itself else [])
+    assert verify_submission(path, logs / "elsewhere").mismatches == (
+        [in_itself] if in_itself else []
+    )
     assert any(against_logs in line for line in verify_submission(path, logs).mismatches)
 
 
-def test_changed_logs_are_found_file_by_file(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_logs_are_found_file_by_file(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = handed_in(logs, "whole")
     files = load_run(logs, "whole").pairs[0].paths
     files.agent("agent1").patch.write_bytes(b"another")
@@ -169,19 +191,27 @@ def test_changed_logs_are_found_file_by_file(logs: Path, capsys: pytest.CaptureF
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters()) | st.floats(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.data())
-def test_no_file_breaks_the_check_and_none_but_the_true_one_passes(logs: Path, data: st.DataObject) -> None:
+def test_no_file_breaks_the_check_and_none_but_the_true_one_passes(
+    logs: Path, data: st.DataObject
+) -> None:
     document = submission_of(load_run(logs, "whole"))
     true = canonical(document)
-    where = data.draw(st.sampled_from([document, document["pairs"][0], document["pairs"][0]["files"]]))
+    where = data.draw(
+        st.sampled_from([document, document["pairs"][0], document["pairs"][0]["files"]])
+    )
     where[data.draw(st.sampled_from([*where, "new"]))] = data.draw(JSON)
     forged = json.dumps(document).encode()
     path = logs / "forged.json"
-    path.write_bytes(data.draw(st.sampled_from([forged, forged[:-1], b"[" * 100_000, b"[]", b"\xff"])))
+    path.write_bytes(
+        data.draw(st.sampled_from([forged, forged[:-1], b"[" * 100_000, b"[]", b"\xff"]))
+    )
     assert path.read_bytes() == true + b"\n" or verify_submission(path, logs).mismatches

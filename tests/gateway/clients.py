@@ -27,14 +27,19 @@ def chat(at: At, prompt: str, *, stream: bool, token: str = "") -> Said:
     from openai import OpenAI
 
     tool: Any = {"type": "function", "function": {"name": "bash", "parameters": SCHEMA}}
-    messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": prompt}]
+    messages: Any = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": prompt},
+    ]
     with OpenAI(base_url=f"{at.url}/v1", api_key=token or at.access.token, max_retries=0) as client:
         if not stream:
             whole = client.chat.completions.create(model="any", messages=messages, tools=[tool])
             message = whole.choices[0].message
             assert whole.usage is not None
             calls = [json.loads(one.function.arguments) for one in message.tool_calls or []]  # type: ignore[union-attr]
-            return Said(message.content or "", [one["command"] for one in calls], whole.usage.prompt_tokens)
+            return Said(
+                message.content or "", [one["command"] for one in calls], whole.usage.prompt_tokens
+            )
         with client.chat.completions.stream(
             model="any", messages=messages, tools=[tool], stream_options={"include_usage": True}
         ) as events:
@@ -42,7 +47,9 @@ def chat(at: At, prompt: str, *, stream: bool, token: str = "") -> Said:
         message = final.choices[0].message
         assert final.usage is not None
         calls = [json.loads(one.function.arguments) for one in message.tool_calls or []]
-        return Said(message.content or "", [one["command"] for one in calls], final.usage.prompt_tokens)
+        return Said(
+            message.content or "", [one["command"] for one in calls], final.usage.prompt_tokens
+        )
 
 
 def responses(at: At, prompt: str, *, stream: bool, token: str = "") -> Said:
@@ -84,7 +91,9 @@ def gemini(at: At, prompt: str, *, stream: bool, token: str = "") -> Said:
 
     declared = FunctionDeclaration(name="bash", parameters_json_schema=SCHEMA)
     config = GenerateContentConfig(
-        system_instruction="Be brief.", tools=[Tool(function_declarations=[declared])], temperature=0
+        system_instruction="Be brief.",
+        tools=[Tool(function_declarations=[declared])],
+        temperature=0,
     )
     given: Any = {"model": "gemini-any", "contents": prompt, "config": config}
     options = HttpOptions(base_url=at.url)

@@ -13,7 +13,12 @@ from typing import Any
 
 Json = dict[str, Any]
 DIALECTS = ("chat", "responses", "anthropic", "gemini")
-SHELLS = {"chat": "bash", "responses": "exec_command", "anthropic": "Bash", "gemini": "run_shell_command"}
+SHELLS = {
+    "chat": "bash",
+    "responses": "exec_command",
+    "anthropic": "Bash",
+    "gemini": "run_shell_command",
+}
 _ARGUMENT = {"responses": "cmd"}
 
 
@@ -33,7 +38,12 @@ class Program:
     """One conversation of a program."""
 
     def __init__(
-        self, dialect: str, task: str, *, tools: tuple[str, ...] = ("read",), system: str = "Be good."
+        self,
+        dialect: str,
+        task: str,
+        *,
+        tools: tuple[str, ...] = ("read",),
+        system: str = "Be good.",
     ) -> None:
         self.dialect = dialect
         self.tools = (SHELLS[dialect], *tools) if tools else ()
@@ -84,11 +94,14 @@ class Program:
                     message["tool_calls"] = _chat_calls(turn)
                 messages.append(message)
                 continue
-            messages += [{"role": "tool", "tool_call_id": one[0], "content": one[2]} for one in turn.results]
+            messages += [
+                {"role": "tool", "tool_call_id": one[0], "content": one[2]} for one in turn.results
+            ]
             if turn.text:
                 messages.append({"role": "user", "content": turn.text})
         functions = [
-            {"type": "function", "function": {"name": name, "parameters": {}}} for name in self.tools
+            {"type": "function", "function": {"name": name, "parameters": {}}}
+            for name in self.tools
         ]
         return {"model": "m", "messages": messages, **({"tools": functions} if functions else {})}
 
@@ -99,7 +112,12 @@ class Program:
                 items.append(_message("assistant", turn.text, "output_text", f"msg_{number}"))
             items += _function_calls(turn)
             items += [
-                {"type": "function_call_output", "id": f"fco_{one[0]}", "call_id": one[0], "output": one[2]}
+                {
+                    "type": "function_call_output",
+                    "id": f"fco_{one[0]}",
+                    "call_id": one[0],
+                    "output": one[2],
+                }
                 for one in turn.results
             ]
             if turn.text and not turn.own:
@@ -124,7 +142,13 @@ class Program:
         billing = f"x-anthropic-billing-header: cc_version=2.{hash(self.turns[0].text) % 99};"
         system = [{"type": "text", "text": text} for text in (billing, self.system)]
         tools = [{"name": name, "input_schema": {}} for name in self.tools]
-        return {"model": "m", "system": system, "messages": messages, "tools": tools, "max_tokens": 9}
+        return {
+            "model": "m",
+            "system": system,
+            "messages": messages,
+            "tools": tools,
+            "max_tokens": 9,
+        }
 
     def _gemini(self) -> Json:
         contents: list[Json] = []
@@ -139,7 +163,11 @@ class Program:
         own = [content for content in contents if content["role"] == "model"]
         if own:
             own[-1]["parts"][-1]["thoughtSignature"] = "skip"
-        declared = [{"functionDeclarations": [{"name": name} for name in self.tools]}] if self.tools else []
+        declared = (
+            [{"functionDeclarations": [{"name": name} for name in self.tools]}]
+            if self.tools
+            else []
+        )
         system = {"role": "user", "parts": [{"text": self.system}]}
         return {"contents": contents, "systemInstruction": system, "tools": declared}
 
@@ -148,12 +176,20 @@ def answer(dialect: str, turn: Turn) -> Json:
     """What a provider says, in the dialect."""
     match dialect:
         case "chat":
-            message = {"role": "assistant", "content": turn.text or None, "tool_calls": _chat_calls(turn)}
+            message = {
+                "role": "assistant",
+                "content": turn.text or None,
+                "tool_calls": _chat_calls(turn),
+            }
             return {"choices": [{"message": message, "finish_reason": "stop"}]}
         case "responses":
             said = [_message("assistant", turn.text, "output_text")] if turn.text else []
             thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
-            return {"id": "r", "status": "completed", "output": [thought, *said, *_function_calls(turn)]}
+            return {
+                "id": "r",
+                "status": "completed",
+                "output": [thought, *said, *_function_calls(turn)],
+            }
         case "anthropic":
             blocks = [{"type": "text", "text": turn.text}] if turn.text else []
             return {"content": [*blocks, *_tool_uses(turn)], "stop_reason": "end_turn"}
@@ -168,20 +204,31 @@ def _message(role: str, text: str, kind: str = "input_text", number: str = "") -
 
 def _chat_calls(turn: Turn) -> list[Json]:
     return [
-        {"id": one[0], "type": "function", "function": {"name": one[1], "arguments": json.dumps(one[2])}}
+        {
+            "id": one[0],
+            "type": "function",
+            "function": {"name": one[1], "arguments": json.dumps(one[2])},
+        }
         for one in turn.calls
     ]
 
 
 def _function_calls(turn: Turn) -> list[Json]:
     return [
-        {"type": "function_call", "call_id": one[0], "name": one[1], "arguments": json.dumps(one[2])}
+        {
+            "type": "function_call",
+            "call_id": one[0],
+            "name": one[1],
+            "arguments": json.dumps(one[2]),
+        }
         for one in turn.calls
     ]
 
 
 def _tool_uses(turn: Turn) -> list[Json]:
-    return [{"type": "tool_use", "id": one[0], "name": one[1], "input": one[2]} for one in turn.calls]
+    return [
+        {"type": "tool_use", "id": one[0], "name": one[1], "input": one[2]} for one in turn.calls
+    ]
 
 
 def _function_parts(turn: Turn) -> list[Json]:

@@ -52,7 +52,9 @@ class AtWork:
         return self.mailbox.post("agent2", "agent1", text)
 
     def entries(self, *actions: str) -> list[dict[str, Any]]:
-        return [one for one in recorded_steps(self.session) if not actions or one["action"] in actions]
+        return [
+            one for one in recorded_steps(self.session) if not actions or one["action"] in actions
+        ]
 
 
 @contextmanager

@@ -45,7 +45,9 @@ def pieces(body: Json) -> list[Any]:
         content = item.get("content", item.get("parts"))
         for piece in content if isinstance(content, list) else [item]:
             kept = {
-                key: one for key, one in piece.items() if key not in ("cache_control", "thoughtSignature")
+                key: one
+                for key, one in piece.items()
+                if key not in ("cache_control", "thoughtSignature")
             }
             found.append((item.get("role"), kept))
     return found
@@ -62,7 +64,9 @@ def texts(body: Json) -> list[str]:
 
 
 def messages(body: Json) -> list[str]:
-    return [text.removeprefix(FROM).removesuffix(AGAIN) for text in texts(body) if text.startswith(FROM)]
+    return [
+        text.removeprefix(FROM).removesuffix(AGAIN) for text in texts(body) if text.startswith(FROM)
+    ]
 
 
 def check_valid(dialect: str, body: Json) -> None:
@@ -100,7 +104,9 @@ def check_valid(dialect: str, body: Json) -> None:
 
 
 @EACH_DIALECT
-def test_a_message_comes_before_the_next_call_and_stays_where_it_was(at_work: AtWork, dialect: str) -> None:
+def test_a_message_comes_before_the_next_call_and_stays_where_it_was(
+    at_work: AtWork, dialect: str
+) -> None:
     conversations, program = Conversations(at_work.session), Program(dialect, "do it")
     calls = [program.shell("c1", "ls"), program.shell("c2", "pwd")]
     first = ask(conversations, program, Turn("let me see", calls))
@@ -120,7 +126,9 @@ def test_a_message_comes_before_the_next_call_and_stays_where_it_was(at_work: At
 
 
 @EACH_DIALECT
-def test_a_message_that_was_there_before_the_first_call_is_in_it(at_work: AtWork, dialect: str) -> None:
+def test_a_message_that_was_there_before_the_first_call_is_in_it(
+    at_work: AtWork, dialect: str
+) -> None:
     at_work.arrives("hello early")
     body = ask(Conversations(at_work.session), Program(dialect, "do it"))
     assert texts(body) == ["do it", f"{FROM}hello early"]
@@ -160,7 +168,9 @@ def test_a_compaction_loses_no_message(at_work: AtWork, dialect: str) -> None:
 
 
 @EACH_DIALECT
-def test_tools_that_come_later_do_not_make_another_conversation(at_work: AtWork, dialect: str) -> None:
+def test_tools_that_come_later_do_not_make_another_conversation(
+    at_work: AtWork, dialect: str
+) -> None:
     conversations, program = Conversations(at_work.session), Program(dialect, "do it")
     ask(conversations, program, Turn("", [program.shell("c1", "ls")]))
     program.tools = (*program.tools, "mcp_tool")
@@ -177,9 +187,9 @@ def test_subagents_and_side_requests_get_no_messages(at_work: AtWork, dialect: s
     at_work.arrives("for the main one")
     title = Program(dialect, "Write a title", tools=(), system="You write titles.")
     assert messages(ask(conversations, title, Turn("A title"))) == []
-    assert messages(ask(conversations, program, Turn("", [("c1", "task", {"prompt": "count"})]))) == [
-        "for the main one"
-    ]
+    assert messages(
+        ask(conversations, program, Turn("", [("c1", "task", {"prompt": "count"})]))
+    ) == ["for the main one"]
     at_work.arrives("later")
     others = [Program(dialect, f"count {number}", tools=("grep",)) for number in range(2)]
     for number, other in enumerate(others):
@@ -193,7 +203,9 @@ def test_subagents_and_side_requests_get_no_messages(at_work: AtWork, dialect: s
         assert messages(ask(conversations, other, Turn("counted"))) == []
     program.returns("counted")
     assert messages(ask(conversations, program, Turn("done"))) == ["for the main one", "later"]
-    replies = [(entry.get("conversation"), entry["args"]["content"]) for entry in at_work.entries("reply")]
+    replies = [
+        (entry.get("conversation"), entry["args"]["content"]) for entry in at_work.entries("reply")
+    ]
     assert replies == [
         ("side", "A title"),
         (None, ""),
@@ -240,7 +252,11 @@ def test_steps_are_the_calls_with_what_came_of_them(at_work: AtWork, dialect: st
     assert steps[2]["args"] == {"to": "agent2", "content": "done soon"}
     assert all(entry["duration_seconds"] >= 0 for entry in steps[:3])
     replies = at_work.entries("reply")
-    assert [call["name"] for call in replies[0]["tool_calls"]] == [program.tools[0], "Edit", send[1]]
+    assert [call["name"] for call in replies[0]["tool_calls"]] == [
+        program.tools[0],
+        "Edit",
+        send[1],
+    ]
 
 
 def test_calls_without_ids_are_matched_by_their_names(at_work: AtWork) -> None:
@@ -256,7 +272,9 @@ def test_calls_without_ids_are_matched_by_their_names(at_work: AtWork) -> None:
     ]
     program.returns("app.txt", "/workspace", "nothing")
     ask(conversations, program, Turn("done"))
-    observed = [(entry["action"], entry["observation"]) for entry in at_work.entries() if "step" in entry]
+    observed = [
+        (entry["action"], entry["observation"]) for entry in at_work.entries() if "step" in entry
+    ]
     assert observed == [("run", "app.txt"), ("run", "/workspace"), ("glob", "nothing")]
 
 
@@ -322,7 +340,9 @@ NAMES = st.sampled_from(
         "tools",
     ]
 )
-WORDS = st.sampled_from(["user", "assistant", "tool", "tool_result", "text", "function_call_output"])
+WORDS = st.sampled_from(
+    ["user", "assistant", "tool", "tool_result", "text", "function_call_output"]
+)
 OBJECTS = st.dictionaries(
     NAMES, ANYTHING | WORDS | st.lists(st.dictionaries(NAMES, ANYTHING | WORDS), max_size=3)
 )
@@ -336,11 +356,14 @@ def test_whatever_an_agent_sends_the_gateway_goes_on(
     name = {"responses": "input", "gemini": "contents"}.get(dialect, "messages")
     conversations = Conversations(at_work.session)
     exchange = conversations.request(dialect, {**rest, name: items})
-    conversations.answered(exchange, {**rest, "content": items, "output": items, "choices": items}, Usage())
+    conversations.answered(
+        exchange, {**rest, "content": items, "output": items, "choices": items}, Usage()
+    )
 
 
 EVENTS = st.lists(
-    st.sampled_from(["message", "turn", "turns", "again", "say", "compact", "sub", "side"]), max_size=14
+    st.sampled_from(["message", "turn", "turns", "again", "say", "compact", "sub", "side"]),
+    max_size=14,
 )
 
 
@@ -363,7 +386,9 @@ def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: lis
             continue
         if event in ("sub", "side"):
             aside = (
-                other if event == "sub" else Program(dialect, "Title", tools=(), system="You write titles.")
+                other
+                if event == "sub"
+                else Program(dialect, "Title", tools=(), system="You write titles.")
             )
             body = aside.body()
             assert conversations.request(dialect, body).body == body
@@ -392,7 +417,9 @@ def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: lis
         assert json.dumps(conversations.request(dialect, body).body) == json.dumps(exchange.body)
         before = pieces(exchange.body)
         if event in ("turn", "turns"):
-            calls = [program.shell(f"c{next(ids)}", "ls") for _ in range(2 if event == "turns" else 1)]
+            calls = [
+                program.shell(f"c{next(ids)}", "ls") for _ in range(2 if event == "turns" else 1)
+            ]
             conversations.answered(exchange, program.takes(Turn("", calls)), Usage())
             program.returns(*("out" for _ in calls))
         elif event == "say":

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from tests.gateway.conftest import Agents
     from tests.modelserver import ModelServer
 
-MODELS = ("openai/gpt-4o", "hosted_vllm/qwen", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash")
+MODELS = (
+    "openai/gpt-4o",
+    "hosted_vllm/qwen",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-flash",
+)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -42,12 +47,18 @@ def test_every_dialect_on_every_provider(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_server_of_ones_own_may_have_responses(stream: bool, agents: Agents, server: ModelServer) -> None:
+def test_a_server_of_ones_own_may_have_responses(
+    stream: bool, agents: Agents, server: ModelServer
+) -> None:
     server.script("Look around", lambda _: call("ls", "Hello.", tokens=Tokens(1000, 50)))
     for own, path in ((None, "/v1/chat/completions"), (False, "/v1/responses")):
         settings = {} if own is None else {"use_chat_completions_api": own}
         with agents.open("openai/gpt-4o", settings=settings) as at:
-            assert CLIENTS["responses"](at, "Look around", stream=stream) == ("Hello.", ["ls"], 1000)
+            assert CLIENTS["responses"](at, "Look around", stream=stream) == (
+                "Hello.",
+                ["ls"],
+                1000,
+            )
         assert server.requests[-1].path == path
 
 
@@ -80,7 +91,9 @@ def test_a_server_is_asked_as_litellm_asks_it(
             url = f"{at.url}/v1/chat/completions"
             assert httpx.post(url, json=asked, headers=headers, timeout=60).status_code == 200
             replies = [entry for entry in at.record if entry["action"] == "reply"]
-            records.append([{key: one[key] for key in ("args", "tokens", "tool_calls")} for one in replies])
+            records.append(
+                [{key: one[key] for key in ("args", "tokens", "tool_calls")} for one in replies]
+            )
     ours, litellms = server.requests
     assert litellms.headers["x-by"] == "litellm"
     assert {"stream": False, **ours.body} == {"stream": False, **litellms.body}

@@ -96,7 +96,9 @@ def at_work(tmp_path: Path, server: Server) -> Iterator[AtWork]:
         yield at_work
 
 
-def test_a_message_goes_to_the_mailbox_with_its_true_sender(server: Server, at_work: AtWork) -> None:
+def test_a_message_goes_to_the_mailbox_with_its_true_sender(
+    server: Server, at_work: AtWork
+) -> None:
     at_work.session.steps = at_work.inbox.step = 4
     assert server.call("token-1", "send_message", to="agent2", text="hi\n") == "Message sent."
     (message,) = at_work.mailbox.messages()
@@ -113,7 +115,9 @@ def test_all_are_written_to_at_once(server: Server, at_work: AtWork) -> None:
     ("to", "text", "reason"),
     [("agent1", "to myself", "no colleague 'agent1'"), ("agent2", " \n", "the text is empty")],
 )
-def test_what_is_not_sent_is_said(server: Server, at_work: AtWork, to: str, text: str, reason: str) -> None:
+def test_what_is_not_sent_is_said(
+    server: Server, at_work: AtWork, to: str, text: str, reason: str
+) -> None:
     assert server.call("token-1", "send_message", to=to, text=text) == f"Not sent: {reason}"
     assert not at_work.mailbox.messages()
 
@@ -123,13 +127,17 @@ def test_a_colleague_that_has_finished_is_named(server: Server, at_work: AtWork)
     assert "agent2 has finished" in server.call("token-1", "send_message", to="agent2", text="hi")
 
 
-def test_waiting_returns_what_comes_and_it_is_not_shown_again(server: Server, at_work: AtWork) -> None:
+def test_waiting_returns_what_comes_and_it_is_not_shown_again(
+    server: Server, at_work: AtWork
+) -> None:
     timer = threading.Timer(0.3, lambda: at_work.arrives("done with app.txt"))
     timer.start()
     text = server.call("token-1", "wait_for_message", timeout=30)
     assert text == "Message from agent2:\n\ndone with app.txt"
     assert at_work.session.incoming() == []
-    assert [entry["args"]["content"] for entry in at_work.entries("receive_message")] == ["done with app.txt"]
+    assert [entry["args"]["content"] for entry in at_work.entries("receive_message")] == [
+        "done with app.txt"
+    ]
 
 
 def test_waiting_ends_with_its_time_and_with_the_agent(server: Server, at_work: AtWork) -> None:
@@ -143,7 +151,9 @@ def test_waiting_ends_with_its_time_and_with_the_agent(server: Server, at_work: 
 def test_many_may_wait_while_others_send(server: Server, at_work: AtWork) -> None:
     """More than a pool of threads has by default: nobody waits for another's wait to end."""
     waiting = [
-        threading.Thread(target=server.call, args=("token-1", "wait_for_message"), kwargs={"timeout": 60})
+        threading.Thread(
+            target=server.call, args=("token-1", "wait_for_message"), kwargs={"timeout": 60}
+        )
         for _ in range(45)
     ]
     for thread in waiting:
@@ -159,7 +169,9 @@ def test_without_a_valid_token_nothing_is_sent(server: Server, at_work: AtWork) 
     assert not at_work.mailbox.messages()
 
 
-def test_an_agent_of_a_team_has_its_tools_and_others_do_not(server: Server, at_work: AtWork) -> None:
+def test_an_agent_of_a_team_has_its_tools_and_others_do_not(
+    server: Server, at_work: AtWork
+) -> None:
     agents = ("agent1", "agent2")
     team = Colleagues(agents, lambda _: 1, lambda *_: None)
     tasks = TaskList(team)
@@ -170,12 +182,16 @@ def test_an_agent_of_a_team_has_its_tools_and_others_do_not(server: Server, at_w
     made = server.call("token-1", "coop-task-create", title="it's mine", assign="agent2")
     assert made == "#1 [open] agent2: it's mine\n"
     assert "belongs to agent2" in server.call("token-1", "coop-task-claim", task_id=1)
-    assert "validation error" in server.call("token-1", "coop-task-update", task_id=1, state="finished")
+    assert "validation error" in server.call(
+        "token-1", "coop-task-update", task_id=1, state="finished"
+    )
 
     def respond() -> None:
         while requests.respond("agent2", 1, "fine").code:
             time.sleep(0.05)  # it has not come yet
 
     threading.Thread(target=respond).start()
-    asked = server.call("token-1", "coop-request", agent="agent2", kind="review", body="all right?", wait=30)
+    asked = server.call(
+        "token-1", "coop-request", agent="agent2", kind="review", body="all right?", wait=30
+    )
     assert asked == "agent2 answered your request 1 (review):\nfine\n"

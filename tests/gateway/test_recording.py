@@ -58,7 +58,11 @@ def test_the_first_difference_is_named_with_its_place(tmp_path: Path) -> None:
     [
         ({"a": [1, 2]}, {"a": [1, 2, {"b": 1}]}, "a[2]: recorded 'null', now '{\"b\": 1}'"),
         ({"a": [1], "b": 2}, {"a": [1]}, "b: recorded '2', now 'null'"),
-        ({"a": "x" * 90 + "1"}, {"a": "x" * 90 + "2"}, f"a: recorded '…{'x' * 20}1', now '…{'x' * 20}2'"),
+        (
+            {"a": "x" * 90 + "1"},
+            {"a": "x" * 90 + "2"},
+            f"a: recorded '…{'x' * 20}1', now '…{'x' * 20}2'",
+        ),
     ],
 )
 def test_differences_are_short(recorded: Any, now: Any, said: str) -> None:
@@ -70,15 +74,24 @@ def test_differences_are_short(recorded: Any, now: Any, said: str) -> None:
     [
         ("Today's date is 2026-11-17.", "Today's date is 2027-01-02."),
         ("Today's date is Tuesday, November 17, 2026", "Today's date is Friday, May 1, 2026"),
-        ("Chunk ID: b4a1d9\nWall time: 0.0000 seconds", "Chunk ID: fedcba\nWall time: 1.5321 seconds"),
+        (
+            "Chunk ID: b4a1d9\nWall time: 0.0000 seconds",
+            "Chunk ID: fedcba\nWall time: 1.5321 seconds",
+        ),
         ("Output: 2\nProcess Group PGID: 27016", "Output: 2\nProcess Group PGID: 318"),
         ("3 passed in 0.12s", "3 passed in 0.4s"),
-        ('<task id="ses_e1800030dffeot16Nr8cWiimWI">', '<task id="ses_e18001363ffeItvy7NxMg4uO1a">'),
+        (
+            '<task id="ses_e1800030dffeot16Nr8cWiimWI">',
+            '<task id="ses_e18001363ffeItvy7NxMg4uO1a">',
+        ),
         ("agentId: a5f8e5eed30d2b797 (use", "agentId: 0011223344556677a (use"),
         ("[main 1a2b3c4] wip", "[main 4d5e6f7] wip"),
         ("listening on http://127.0.0.1:4312/", "listening on http://127.0.0.1:9/"),
         ("cc_version=2.1.197.3fe; x", "cc_version=2.1.197.f9d; x"),
-        ("session 01a1e7fe-0326-7c73-b19b-574e3c636e75", "session f9a13912-61a9-45cd-b80b-11f5988a1d57"),
+        (
+            "session 01a1e7fe-0326-7c73-b19b-574e3c636e75",
+            "session f9a13912-61a9-45cd-b80b-11f5988a1d57",
+        ),
         ("run_shell_command_1794893642160_0", "run_shell_command_1794893981676_0"),
     ],
 )
@@ -88,14 +101,21 @@ def test_what_changes_from_run_to_run_is_no_difference(one: str, other: str) -> 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("3 passed", "4 passed"), ("line 12", "line 13"), ("decade", "facade"), ("app.txt", "app2.txt")],
+    [
+        ("3 passed", "4 passed"),
+        ("line 12", "line 13"),
+        ("decade", "facade"),
+        ("app.txt", "app2.txt"),
+    ],
 )
 def test_what_an_agent_sees_is_a_difference(one: str, other: str) -> None:
     assert comparable(asked(one)) != comparable(asked(other))
 
 
 def test_names_of_sessions_and_items_are_no_difference() -> None:
-    one = asked("x", prompt_cache_key="a", client_metadata={"thread_id": "b"}, metadata={"user_id": "c"})
+    one = asked(
+        "x", prompt_cache_key="a", client_metadata={"thread_id": "b"}, metadata={"user_id": "c"}
+    )
     assert comparable(one) == comparable(asked("x"))
     assert comparable({"input": [{"id": "msg_1", "role": "user"}]}) == comparable(
         {"input": [{"role": "user"}]}
@@ -119,7 +139,9 @@ def test_what_a_killed_run_has_recorded_can_be_read(tmp_path: Path) -> None:
         "print('kept', flush=True)\ntime.sleep(60)\n"
     )
     path = tmp_path / "e.gz"
-    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"kept\n"
         os.kill(process.pid, signal.SIGKILL)

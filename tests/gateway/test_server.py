@@ -56,7 +56,9 @@ def body(dialect: str, prompt: str = "hello", **more: Any) -> dict[str, Any]:
 
 def post(at: At, dialect: str, token: str = "", **more: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token or at.access.token}"}
-    return httpx.post(at.url + PATHS[dialect], json=body(dialect, **more), headers=headers, timeout=60)
+    return httpx.post(
+        at.url + PATHS[dialect], json=body(dialect, **more), headers=headers, timeout=60
+    )
 
 
 def message_of(response: httpx.Response) -> str:
@@ -177,7 +179,9 @@ def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(
         assert response.status_code == 200
         assert "ask again" in response.text
         # OpenAI's library does not tell the reason.
-        with pytest.raises(Exception, match="response.completed" if dialect == "responses" else "ask again"):
+        with pytest.raises(
+            Exception, match="response.completed" if dialect == "responses" else "ask again"
+        ):
             _broken_again(server, long, at, dialect)
         server.script("", lambda _: say(long))
         assert CLIENTS[dialect](at, "hi", stream=True).text == long
@@ -203,7 +207,9 @@ def test_an_outage_is_nobodys_outcome(
 
 
 @each_dialect
-def test_a_full_context_is_told_to_the_program(dialect: str, agents: Agents, server: ModelServer) -> None:
+def test_a_full_context_is_told_to_the_program(
+    dialect: str, agents: Agents, server: ModelServer
+) -> None:
     server.script("", lambda request: say("Hello.") if request.number == 1 else CONTEXT_OVERFLOW)
     with agents.open(MODELS[dialect]) as at:
         assert post(at, dialect, tools=TOOLS[dialect]).status_code == 200
@@ -252,13 +258,25 @@ def test_what_no_agent_would_do_better_with_stops_the_run(
 
 
 @each_dialect
-def test_a_request_cannot_choose_where_it_goes(dialect: str, agents: Agents, server: ModelServer) -> None:
+def test_a_request_cannot_choose_where_it_goes(
+    dialect: str, agents: Agents, server: ModelServer
+) -> None:
     """A program in a sandbox is not trusted: neither with the key nor with the network of the provider."""
     server.script("", lambda _: say("Hello."))
-    evil: dict[str, Any] = {"api_base": "http://127.0.0.1:9", "api_key": "x", "custom_llm_provider": "openai"}
-    evil |= {"mock_response": "mine", "extra_headers": {"Authorization": "x"}, "fallbacks": ["openai/x"]}
+    evil: dict[str, Any] = {
+        "api_base": "http://127.0.0.1:9",
+        "api_key": "x",
+        "custom_llm_provider": "openai",
+    }
+    evil |= {
+        "mock_response": "mine",
+        "extra_headers": {"Authorization": "x"},
+        "fallbacks": ["openai/x"],
+    }
     search: Any = (
-        {"googleSearch": {}} if dialect == "gemini" else {"type": "web_search_20250305", "name": "web_search"}
+        {"googleSearch": {}}
+        if dialect == "gemini"
+        else {"type": "web_search_20250305", "name": "web_search"}
     )
     for model in (MODELS[dialect], "hosted_vllm/other"):
         with agents.open(model) as at:
@@ -290,7 +308,10 @@ def test_bad_requests_get_one_line(agents: Agents) -> None:
     with agents.open() as at:
         headers = {"x-api-key": at.access.token}
         assert httpx.post(f"{at.url}/v1/messages", content=b"{", headers=headers).status_code == 400
-        assert httpx.post(f"{at.url}/v1/messages", json={"messages": 7}, headers=headers).status_code == 400
+        assert (
+            httpx.post(f"{at.url}/v1/messages", json={"messages": 7}, headers=headers).status_code
+            == 400
+        )
         assert httpx.post(f"{at.url}/v1/embeddings", json={}, headers=headers).status_code == 404
         assert not at.access.ended.is_set()
 
@@ -304,10 +325,15 @@ def test_twenty_clients_at_once(agents: Agents, server: ModelServer) -> None:
 
     server.script("", reply)
     with ExitStack() as stack, ThreadPoolExecutor(20) as pool:
-        opened = [stack.enter_context(agents.open(MODELS[list(CLIENTS)[number % 4]])) for number in range(20)]
+        opened = [
+            stack.enter_context(agents.open(MODELS[list(CLIENTS)[number % 4]]))
+            for number in range(20)
+        ]
 
         def ask(number: int) -> str:
-            return CLIENTS[list(CLIENTS)[number % 4]](opened[number], f"I am {number}", stream=True).text
+            return CLIENTS[list(CLIENTS)[number % 4]](
+                opened[number], f"I am {number}", stream=True
+            ).text
 
         assert list(pool.map(ask, range(20))) == [f"Hello {number}." for number in range(20)]
         assert [at.session.usage.calls for at in opened] == [1] * 20
@@ -328,11 +354,15 @@ def test_closing_breaks_off_what_is_under_way(agents: Agents, server: ModelServe
         assert waiting.exception(20) or waiting.result().status_code >= 400
 
 
-def test_an_answer_that_nobody_waits_for_is_paid_all_the_same(agents: Agents, server: ModelServer) -> None:
+def test_an_answer_that_nobody_waits_for_is_paid_all_the_same(
+    agents: Agents, server: ModelServer
+) -> None:
     server.script("", lambda _: say("Some words, and then more of them.", pause_seconds=0.05))
     with agents.open() as at:
         headers = {"Authorization": f"Bearer {at.access.token}"}
-        with httpx.stream("POST", at.url + PATHS["chat"], json=body("chat"), headers=headers) as response:
+        with httpx.stream(
+            "POST", at.url + PATHS["chat"], json=body("chat"), headers=headers
+        ) as response:
             next(response.iter_lines())
         end = time.monotonic() + 20
         while at.session.usage.calls == 0 and time.monotonic() < end:
@@ -416,7 +446,9 @@ def test_the_environments_proxy_is_used(
         at.access.ask(body("chat"))
 
 
-def test_cookies_and_credentials_of_an_address_are_kept(agents: Agents, server: ModelServer) -> None:
+def test_cookies_and_credentials_of_an_address_are_kept(
+    agents: Agents, server: ModelServer
+) -> None:
     """Cookies lead an agent to the replica that it has asked before; each agent has its own."""
     base = server.openai_url.replace("://", "://me:secret@")
     for number in range(2):
@@ -442,7 +474,10 @@ def test_a_framework_asks_for_whole_answers(agents: Agents, server: ModelServer)
     server.script("", reply)
     with ThreadPoolExecutor(1) as pool:
         with agents.open("hosted_vllm/qwen") as at:
-            assert at.access.ask(body("chat", stream=False))["choices"][0]["message"]["content"] == "Hello."
+            assert (
+                at.access.ask(body("chat", stream=False))["choices"][0]["message"]["content"]
+                == "Hello."
+            )
             waiting = pool.submit(at.access.ask, body("chat", stream=False))
             assert arrived.wait(20)
         assert isinstance(waiting.exception(20), InfraError)

@@ -28,7 +28,9 @@ def answer(reply: Answer, model: str, serial: int) -> dict[str, Any]:
             "type": "tool_use",
             "id": f"toolu_{serial}_{place}",
             "name": tool.name,
-            "input": json.loads(tool.arguments) if isinstance(tool.arguments, str) else dict(tool.arguments),
+            "input": json.loads(tool.arguments)
+            if isinstance(tool.arguments, str)
+            else dict(tool.arguments),
         }
         for place, tool in enumerate(reply.calls)
     ]

@@ -13,8 +13,15 @@ if TYPE_CHECKING:
 
     from tests.modelserver.replies import Answer, Failure
 
-PATHS = re.compile(r"(/v1beta|/v1alpha|/v1)?/(models/)?[^/:]+:(generateContent|streamGenerateContent)")
-_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+PATHS = re.compile(
+    r"(/v1beta|/v1alpha|/v1)?/(models/)?[^/:]+:(generateContent|streamGenerateContent)"
+)
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+}
 _STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 
@@ -32,7 +39,9 @@ def messages_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _blocks(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"text": json.dumps(part["functionResponse"].get("response"))} if "functionResponse" in part else part
+        {"text": json.dumps(part["functionResponse"].get("response"))}
+        if "functionResponse" in part
+        else part
         for part in parts
     ]
 
@@ -40,12 +49,16 @@ def _blocks(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def answer(reply: Answer, model: str, serial: int) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [{"text": reply.text}] if reply.text else []
     for tool in reply.calls:
-        arguments = json.loads(tool.arguments) if isinstance(tool.arguments, str) else dict(tool.arguments)
+        arguments = (
+            json.loads(tool.arguments) if isinstance(tool.arguments, str) else dict(tool.arguments)
+        )
         parts.append({"functionCall": {"name": tool.name, "args": arguments}})
     tokens = reply.tokens
     content = {"role": "model", "parts": parts}
     return {
-        "candidates": [{"index": 0, "content": content, "finishReason": reply.finish_reason or "STOP"}],
+        "candidates": [
+            {"index": 0, "content": content, "finishReason": reply.finish_reason or "STOP"}
+        ],
         "usageMetadata": {
             "promptTokenCount": tokens.prompt,
             "candidatesTokenCount": tokens.completion,
@@ -63,7 +76,9 @@ def events(whole: Mapping[str, Any]) -> Iterator[bytes]:
     common = {name: whole[name] for name in ("modelVersion", "responseId")}
 
     def chunk(part: Mapping[str, Any]) -> bytes:
-        return sse(common | {"candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}}]})
+        return sse(
+            common | {"candidates": [{"index": 0, "content": {"role": "model", "parts": [part]}}]}
+        )
 
     for part in candidate["content"]["parts"]:
         if "text" in part:

@@ -59,14 +59,18 @@ def answer(reply: Answer, model: str, serial: int) -> dict[str, Any]:
 
 
 def failure(reply: Failure) -> dict[str, Any]:
-    return {"error": {"message": reply.message, "type": reply.kind, "param": None, "code": reply.code}}
+    return {
+        "error": {"message": reply.message, "type": reply.kind, "param": None, "code": reply.code}
+    }
 
 
 def events(whole: Mapping[str, Any]) -> Iterator[bytes]:
     """The same, streamed."""
     choice = whole["choices"][0]
     message = choice["message"]
-    common = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    common = {name: whole[name] for name in ("id", "created", "model")} | {
+        "object": "chat.completion.chunk"
+    }
 
     def chunk(delta: Mapping[str, Any], finish: str | None = None) -> bytes:
         return sse(common | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})

@@ -18,7 +18,9 @@ PATHS = re.compile(r"(/v1)?/responses")
 
 
 def messages_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    system = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    system = (
+        [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    )
     given = body.get("input", [])
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return [*system, *(_message(item) for item in items)]
@@ -44,7 +46,9 @@ def answer(reply: Answer, model: str, serial: int) -> dict[str, Any]:
             }
         )
     for place, tool in enumerate(reply.calls):
-        arguments = tool.arguments if isinstance(tool.arguments, str) else json.dumps(tool.arguments)
+        arguments = (
+            tool.arguments if isinstance(tool.arguments, str) else json.dumps(tool.arguments)
+        )
         name = {
             "type": "function_call",
             "id": f"fc_{serial}_{place}",
@@ -84,21 +88,39 @@ def events(whole: Mapping[str, Any]) -> Iterator[bytes]:
         count += 1
         return sse({"type": kind, "sequence_number": count, **more}, kind)
 
-    yield event("response.created", response={**whole, "output": [], "status": "in_progress", "usage": None})
+    yield event(
+        "response.created", response={**whole, "output": [], "status": "in_progress", "usage": None}
+    )
     for index, item in enumerate(whole["output"]):
         place = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
-            yield event("response.output_item.added", output_index=index, item=item | {"content": []})
+            yield event(
+                "response.output_item.added", output_index=index, item=item | {"content": []}
+            )
             part = item["content"][0]
-            yield event("response.content_part.added", **place, content_index=0, part=part | {"text": ""})
+            yield event(
+                "response.content_part.added", **place, content_index=0, part=part | {"text": ""}
+            )
             for piece in pieces(part["text"]):
-                yield event("response.output_text.delta", **place, content_index=0, delta=piece, logprobs=[])
-            yield event("response.output_text.done", **place, content_index=0, text=part["text"], logprobs=[])
+                yield event(
+                    "response.output_text.delta", **place, content_index=0, delta=piece, logprobs=[]
+                )
+            yield event(
+                "response.output_text.done",
+                **place,
+                content_index=0,
+                text=part["text"],
+                logprobs=[],
+            )
             yield event("response.content_part.done", **place, content_index=0, part=part)
         else:
-            yield event("response.output_item.added", output_index=index, item=item | {"arguments": ""})
+            yield event(
+                "response.output_item.added", output_index=index, item=item | {"arguments": ""}
+            )
             for piece in pieces(item["arguments"]):
                 yield event("response.function_call_arguments.delta", **place, delta=piece)
-            yield event("response.function_call_arguments.done", **place, arguments=item["arguments"])
+            yield event(
+                "response.function_call_arguments.done", **place, arguments=item["arguments"]
+            )
         yield event("response.output_item.done", output_index=index, item=item)
     yield event("response.completed", response=whole)

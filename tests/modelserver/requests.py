@@ -42,7 +42,9 @@ class Request:
     @property
     def beginning(self) -> str:
         """Up to the first user message: the same in all requests of a conversation."""
-        count = next((place for place, one in enumerate(self.messages, 1) if one.get("role") == "user"), None)
+        count = next(
+            (place for place, one in enumerate(self.messages, 1) if one.get("role") == "user"), None
+        )
         return "\n".join(map(text_of, self.messages[:count]))
 
     @property
@@ -63,5 +65,7 @@ def text_of(message: Mapping[str, Any]) -> str:
     texts = []
     for block in content or []:
         inner = block.get("text") if "text" in block else block.get("content")
-        texts.append(inner if isinstance(inner, str) else text_of({"content": inner}) if inner else "")
+        texts.append(
+            inner if isinstance(inner, str) else text_of({"content": inner}) if inner else ""
+        )
     return "\n".join(filter(None, texts))

@@ -32,7 +32,9 @@ class Protocolled(Protocol):
     def failure(self, reply: Failure) -> dict[str, Any]: ...
 
 
-PROTOCOLS = cast("tuple[Protocolled, ...]", (openai_chat, anthropic_messages, openai_responses, gemini))
+PROTOCOLS = cast(
+    "tuple[Protocolled, ...]", (openai_chat, anthropic_messages, openai_responses, gemini)
+)
 Script = Callable[[Request], Reply] | Sequence[Reply]
 
 
@@ -46,7 +48,9 @@ class ModelServer:
         self._lock = threading.Lock()
         self.closing = threading.Event()
         self._http = _Http(self)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), name="modelserver")
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(0.05,), name="modelserver"
+        )
         self._thread.start()
 
     @property
@@ -63,7 +67,9 @@ class ModelServer:
         """Answer requests that carry the marker by this script; one of the same marker is replaced."""
         with self._lock:
             self._scripts[marker] = script
-            self._numbers = {key: number for key, number in self._numbers.items() if key[0] != marker}
+            self._numbers = {
+                key: number for key, number in self._numbers.items() if key[0] != marker
+            }
 
     @property
     def requests(self) -> list[Request]:
@@ -77,7 +83,9 @@ class ModelServer:
     def reply_to(self, request: Request) -> tuple[Reply, Request]:
         """What its script says, and the request with its place in the conversation."""
         with self._lock:
-            fitting = [mark for mark in self._scripts if mark in request.api_key or mark in request.opening]
+            fitting = [
+                mark for mark in self._scripts if mark in request.api_key or mark in request.opening
+            ]
             marker = max(fitting, key=len, default=None)
             if marker is not None:
                 conversation = (marker, request.beginning)
@@ -90,7 +98,9 @@ class ModelServer:
         if callable(script):
             return script(request), request
         if request.number > len(script):
-            return Failure(400, f"the script of {marker!r} is over", "invalid_request_error"), request
+            return Failure(
+                400, f"the script of {marker!r} is over", "invalid_request_error"
+            ), request
         return script[request.number - 1], request
 
     def pause(self, hold: Hold) -> None:
@@ -115,7 +125,10 @@ class ModelServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -26,15 +26,24 @@ def ask(url: str, prompt: str, key: str = "k") -> dict[str, Any]:
 
 def test_each_conversation_goes_through_its_own_script() -> None:
     with ModelServer() as server:
-        chat, messages = f"{server.openai_url}/chat/completions", f"{server.anthropic_url}/v1/messages"
+        chat, messages = (
+            f"{server.openai_url}/chat/completions",
+            f"{server.anthropic_url}/v1/messages",
+        )
         server.script(
-            "alice", [call("ls", tokens=Tokens(7, 3, cached=5)), error(429, retry_after="2"), say("bye")]
+            "alice",
+            [call("ls", tokens=Tokens(7, 3, cached=5)), error(429, retry_after="2"), say("bye")],
         )
         server.script("key-of-bob", lambda request: say(f"{request.number}: {request.last}"))
         first = ask(chat, "I am alice")
-        assert first["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"command": "ls"}'
+        assert (
+            first["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+            == '{"command": "ls"}'
+        )
         assert first["usage"]["prompt_tokens_details"] == {"cached_tokens": 5}
-        assert ask(messages, "hello", "key-of-bob")["content"] == [{"type": "text", "text": "1: hello"}]
+        assert ask(messages, "hello", "key-of-bob")["content"] == [
+            {"type": "text", "text": "1: hello"}
+        ]
         with pytest.raises(urllib.error.HTTPError) as refused:
             ask(chat, "I am alice")
         assert (refused.value.code, refused.value.headers["Retry-After"]) == (429, "2")

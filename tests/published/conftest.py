@@ -52,7 +52,9 @@ def image_template(worker_name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def load(docker: DockerBackend, base_image: str, image_template: str, index: PackageIndex) -> Iterator[Load]:
+def load(
+    docker: DockerBackend, base_image: str, image_template: str, index: PackageIndex
+) -> Iterator[Load]:
     """Makes a task's image, once for the session."""
     names: set[str] = set()
 

@@ -40,7 +40,9 @@ def load_image(engine: Engine, task: Task, name: str, *, base: str, index: Packa
         tags = {tag for image in engine.api.images() for tag in image["RepoTags"] or []}
         if not any(tag.endswith(kept) for tag in tags):
             _build(engine, context, kept, {"BASE_IMAGE": base, "INDEX": index.url, **asking(index)})
-    variables = " ".join(f"{key}={value}" for key, value in {**asking(index), **_NO_RETRIES}.items())
+    variables = " ".join(
+        f"{key}={value}" for key, value in {**asking(index), **_NO_RETRIES}.items()
+    )
     _build(engine, _packed({"Dockerfile": f"FROM {kept}\nENV {variables}\n".encode()}), name, {})
 
 

@@ -53,14 +53,18 @@ class PackageIndex:
         self._server = ThreadingHTTPServer((self.address, 0), _handler(self))
         self.url = f"http://{self.address}:{self._server.server_port}"
         self._answers = {**_wheels(folder), **_npm_packages(folder, self.url)}
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
         self._thread.start()
 
     def traffic(self, prefix: str = "/") -> Traffic:
         """Since the start or the last reset, of paths that begin so."""
         with self._lock:
             counted = [count for path, count in self._counts.items() if path.startswith(prefix)]
-        return Traffic(sum(count.requests for count in counted), sum(count.bytes for count in counted))
+        return Traffic(
+            sum(count.requests for count in counted), sum(count.bytes for count in counted)
+        )
 
     def reset(self) -> None:
         """Count from zero."""
@@ -137,7 +141,9 @@ def _wheels(folder: Path) -> dict[str, _Answer]:
         with zipfile.ZipFile(path) as archive:
             metadata = archive.read(f"{distribution}-{version}.dist-info/METADATA")
         answers[f"/files/{path.name}"] = _Answer("application/octet-stream", _FILE, data)
-        answers[f"/files/{path.name}.metadata"] = _Answer("application/octet-stream", _FILE, metadata)
+        answers[f"/files/{path.name}.metadata"] = _Answer(
+            "application/octet-stream", _FILE, metadata
+        )
         links[distribution.lower().replace("_", "-")].append(
             f'<a href="/files/{path.name}#sha256={hashlib.sha256(data).hexdigest()}"'
             f' data-core-metadata="sha256={hashlib.sha256(metadata).hexdigest()}">{path.name}</a>'

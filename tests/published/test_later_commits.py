@@ -50,9 +50,7 @@ for _text in CANDIDATES:
     if "return checked(width)" in _text:
         exec(_text)
 """
-BY_REF = (
-    '[_git("show", f"{name}:rectangle/core.py") for name in ("origin/main", "v2.0", "ORIG_HEAD", "HEAD@{1}")]'
-)
+BY_REF = '[_git("show", f"{name}:rectangle/core.py") for name in ("origin/main", "v2.0", "ORIG_HEAD", "HEAD@{1}")]'
 BY_OBJECT = '[_git("cat-file", "blob", line.split()[0]) for line in _git("cat-file", "--batch-all-objects", "--batch-check").splitlines()]'
 
 
@@ -106,8 +104,12 @@ def test_on_an_engine(docker: DockerBackend, task: Task) -> None:
     task.dockerfile.write_text(DOCKERFILE)
     image = docker.prepare(task)
     assert image.judged_reference is not None
-    assert any(name.endswith(image.judged_reference) for name in docker.images.made(JUDGED, {task.label}))
-    assert len(state(docker.create_sandbox(image.reference))) > len(KEPT), "the task's image stays as it is"
+    assert any(
+        name.endswith(image.judged_reference) for name in docker.images.made(JUDGED, {task.label})
+    )
+    assert len(state(docker.create_sandbox(image.reference))) > len(KEPT), (
+        "the task's image stays as it is"
+    )
     assert state(docker.create_sandbox(image.judged_reference)) == KEPT
     sandbox = docker.create_sandbox(image.judged_reference)
     owners = sandbox.run(["bash", "-c", "find /workspace/repo/.git -printf '%G\\n' | sort -u"])
@@ -118,7 +120,9 @@ def test_on_an_engine(docker: DockerBackend, task: Task) -> None:
     remove(docker, image)
 
 
-def test_an_image_without_later_commits_is_used_as_it_is(docker: DockerBackend, tmp_path: Path) -> None:
+def test_an_image_without_later_commits_is_used_as_it_is(
+    docker: DockerBackend, tmp_path: Path
+) -> None:
     task = write_rectangle(tmp_path)
     task.dockerfile.write_text(DOCKERFILE + "RUN echo no later commits >/why\n")
     image = docker.prepare(task)
@@ -137,14 +141,19 @@ def test_on_a_backend_with_only_exec(task: Task, tmp_path: Path) -> None:
     class OnlyExec:
         def __init__(self, image: str) -> None:
             self._sandbox = local.create_sandbox(image, options=SandboxOptions())
-            assert self._sandbox.run(["bash", "-c", FUTURE.replace("git tag v1.0", "")]).returncode == 0
+            assert (
+                self._sandbox.run(["bash", "-c", FUTURE.replace("git tag v1.0", "")]).returncode
+                == 0
+            )
             self.terminate = self._sandbox.terminate
 
         def exec(self, *args: str) -> Any:
             return self._sandbox.exec(*args)
 
     class PlainBackend:
-        def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> OnlyExec:
+        def create_sandbox(
+            self, image: str, timeout: int = 600, workdir: str = "/workspace"
+        ) -> OnlyExec:
             return OnlyExec(reference)
 
     reference = local.prepare(task).reference

@@ -29,12 +29,16 @@ def opened(docker: DockerBackend) -> Iterator[Callable[[Task, NetworkPolicy], Ru
     sandboxes = []
 
     def opened(task: Task, network: NetworkPolicy) -> Run:
-        sandbox = docker.create_sandbox(image_name(task), options=SandboxOptions("evaluation", network))
+        sandbox = docker.create_sandbox(
+            image_name(task), options=SandboxOptions("evaluation", network)
+        )
         sandboxes.append(sandbox)
 
         def run(feature: Feature, golden: bool) -> CommandResult:
             sandbox.write_file("/patches/tests.patch", feature.tests.read_bytes())
-            sandbox.write_file("/patches/feature.patch", feature.patch.read_bytes() if golden else b"")
+            sandbox.write_file(
+                "/patches/feature.patch", feature.patch.read_bytes() if golden else b""
+            )
             return sandbox.run(["bash", "/usr/local/bin/runner.sh", "tests.patch", "feature.patch"])
 
         return run

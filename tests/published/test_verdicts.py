@@ -25,15 +25,17 @@ class Lab:
         self.here = here
         self.logs = folder / "logs"
 
-    def run(self, name: str, eval_network: EvalNetwork = "auto", agent: str = "oracle") -> dict[str, Any]:
+    def run(
+        self, name: str, eval_network: EvalNetwork = "auto", agent: str = "oracle"
+    ) -> dict[str, Any]:
         """The summary of an experiment with all pairs."""
         run(
             name, agent=agent, backend="docker", dataset_dir=self.here.dataset_dir, logs_dir=self.logs,
             concurrency=2, eval_concurrency=2, eval_network=eval_network, canary=False,
         )  # fmt: skip
-        summary: dict[str, Any] = json.loads((self.logs / name / "summary.json").read_text())["settings"][
-            "coop"
-        ]
+        summary: dict[str, Any] = json.loads((self.logs / name / "summary.json").read_text())[
+            "settings"
+        ]["coop"]
         return summary
 
     def evaluation(self, name: str, repo: str) -> dict[str, Any]:
@@ -47,7 +49,10 @@ class Lab:
 
 @pytest.fixture
 def lab(
-    published: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    published: Publish,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Lab]:
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
 
@@ -102,7 +107,11 @@ def test_without_a_network_there_is_no_verdict_and_the_reason_is_the_runners(
     assert there.images("list") == 0
     assert "installs" not in capsys.readouterr().out, "and no layer was made"
     evaluate(
-        "r", backend="docker", dataset_dir=there.here.dataset_dir, logs_dir=there.logs, eval_network="public"
+        "r",
+        backend="docker",
+        dataset_dir=there.here.dataset_dir,
+        logs_dir=there.logs,
+        eval_network="public",
     )
     evaluation = there.evaluation("r", "uv_task")
     assert (evaluation["network"], evaluation["overall_success"]) == ("public", True)

@@ -36,7 +36,13 @@ feature that pass without it); suspicious (all pass, and so does the canary: fai
 journal without an end, an eval.json that breaks off."""
 _PASSING: tuple[Kind, ...] = ("passed", "union", "unsound", "suspicious")
 SUSPICIOUS = [
-    {"reason": "test_process", "agent": "agent1", "path": "src/app.py", "line": 3, "text": "os._exit(0)"},
+    {
+        "reason": "test_process",
+        "agent": "agent1",
+        "path": "src/app.py",
+        "line": 3,
+        "text": "os._exit(0)",
+    },
     {"reason": "canary", "feature": 2},
 ]
 Layout = Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]]
@@ -83,7 +89,9 @@ class Style:
     version: str = "0.1.0"
 
 
-def layout(repos: int = 2, tasks: int = 4, pairs: int = 12) -> dict[str, dict[int, list[tuple[int, ...]]]]:
+def layout(
+    repos: int = 2, tasks: int = 4, pairs: int = 12
+) -> dict[str, dict[int, list[tuple[int, ...]]]]:
     """That many pairs, spread over tasks, and these over repositories; (12, 30, 652) is the public dataset's size."""
     made: dict[str, dict[int, list[tuple[int, ...]]]] = {}
     for place in range(tasks):
@@ -190,7 +198,12 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
         "dataset": style.dataset,
         "dataset_revision": style.dataset_revision,
         "invocations": [
-            {"time": _time(0), "version": style.version, **_recorded("invocation"), "setting": setting}
+            {
+                "time": _time(0),
+                "version": style.version,
+                **_recorded("invocation"),
+                "setting": setting,
+            }
         ],
     }
 
@@ -199,9 +212,21 @@ class _PairWriter:
     """The folder of one pair."""
 
     def __init__(
-        self, run_name: str, key: PairKey, setting: Setting, files: PairPaths, kind: Kind, style: Style
+        self,
+        run_name: str,
+        key: PairKey,
+        setting: Setting,
+        files: PairPaths,
+        kind: Kind,
+        style: Style,
     ) -> None:
-        self.run_name, self.key, self.setting, self.files, self.kind = run_name, key, setting, files, kind
+        self.run_name, self.key, self.setting, self.files, self.kind = (
+            run_name,
+            key,
+            setting,
+            files,
+            kind,
+        )
         self.style = style if setting != "solo" else replace(style, talk=())
         self.agent_ids = (
             ["solo"] if setting == "solo" else [f"agent{n}" for n, _ in enumerate(key.features, 1)]
@@ -263,7 +288,9 @@ class _PairWriter:
         return list(self.key.features) if self.setting == "solo" else [self.key.features[place]]
 
     def _patch_with(self, features: Sequence[int]) -> bytes:
-        numbers = [3 if self.conflict else 3 + 14 * self.key.features.index(one) for one in features]
+        numbers = [
+            3 if self.conflict else 3 + 14 * self.key.features.index(one) for one in features
+        ]
         return feature_patch(tuple(features), tuple(numbers))
 
     def _patch(self, place: int) -> bytes:
@@ -313,8 +340,15 @@ class _PairWriter:
         """Ten seconds a step: the reply of the model, then its command, then what came in."""
         entries: list[dict[str, Any]] = []
 
-        def add(second: float, action: str, args: dict[str, Any], observation: str = "", **more: Any) -> None:
-            record = {"action": action, "args": args, "observation": observation, "timestamp": _time(second)}
+        def add(
+            second: float, action: str, args: dict[str, Any], observation: str = "", **more: Any
+        ) -> None:
+            record = {
+                "action": action,
+                "args": args,
+                "observation": observation,
+                "timestamp": _time(second),
+            }
             entries.append(record | more)
 
         add(0, "tell", {"kind": "instance", "content": f"Add feature {self._features(place)}."})
@@ -322,8 +356,17 @@ class _PairWriter:
             second = 10 * step
             tokens = {"prompt_tokens": 1000, "completion_tokens": 100, "cached_tokens": 0}
             cost = self.style.cost / self.style.steps
-            add(second, "reply", {"content": self.style.thought}, tokens=tokens, cost=cost, model_seconds=2.5)
-            said = [talk for talk in self.style.talk if (talk.sender, talk.step) == (place + 1, step)]
+            add(
+                second,
+                "reply",
+                {"content": self.style.thought},
+                tokens=tokens,
+                cost=cost,
+                model_seconds=2.5,
+            )
+            said = [
+                talk for talk in self.style.talk if (talk.sender, talk.step) == (place + 1, step)
+            ]
             ran = {"step": step, "returncode": 0, "timed_out": False, "duration_seconds": 0.05}
             command = f"sed -n '{step},{step + 20}p' {BASE_PATH}"
             observation = self.style.observation
@@ -335,7 +378,13 @@ class _PairWriter:
             elif step == self.style.steps:
                 command = f"git apply <<'END'\n{self._patch(place).decode()}END"
                 observation = ""
-            add(second + 3, "run", {"command": command, "timeout_seconds": 600.0}, observation, **ran)
+            add(
+                second + 3,
+                "run",
+                {"command": command, "timeout_seconds": 600.0},
+                observation,
+                **ran,
+            )
             for sequence, talk in enumerate(self._talk(), 1):
                 if talk.sender != place + 1 and talk.step == step:
                     sender = self.agent_ids[talk.sender - 1]
@@ -440,7 +489,9 @@ class _PairWriter:
                 path = self.files.test_output(subject, int(feature))
                 path.parent.mkdir(exist_ok=True)
                 failed = (
-                    "" if run["success"] else f"FAILED tests/test_f{feature}.py::test_edge - AssertionError\n"
+                    ""
+                    if run["success"]
+                    else f"FAILED tests/test_f{feature}.py::test_edge - AssertionError\n"
                 )
                 path.write_text(
                     f"{failed}{run['tests_failed']} failed, {run['tests_passed']} passed in 0.10s\n"

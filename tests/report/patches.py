@@ -23,7 +23,9 @@ def feature_patch(features: tuple[int, ...], numbers: tuple[int, ...]) -> bytes:
     """Features, each in the function of that number: the first one there takes the place of its last line."""
     changed: dict[int, list[str]] = {}
     for feature, number in zip(features, numbers, strict=True):
-        changed.setdefault((number - 1) * 5 + 2, []).append(f"    return feature_{feature}(value)\n")
+        changed.setdefault((number - 1) * 5 + 2, []).append(
+            f"    return feature_{feature}(value)\n"
+        )
     new = [line for place, old in enumerate(BASE_LINES) for line in changed.get(place, [old])]
     return git_patch(BASE_PATH, BASE_LINES, new)
 
@@ -34,7 +36,9 @@ def git_patch(path: str, old: Sequence[str], new: Sequence[str]) -> bytes:
     for place, line in enumerate(lines):
         if line.startswith("@@"):
             first = int(line.split()[1][1:].split(",")[0])
-            name = next((one.rstrip() for one in reversed(old[: first - 1]) if one.startswith("def ")), "")
+            name = next(
+                (one.rstrip() for one in reversed(old[: first - 1]) if one.startswith("def ")), ""
+            )
             lines[place] = f"{line.rstrip()} {name}".rstrip() + "\n"
     header = f"diff --git a/{path} b/{path}\nindex 1111111..2222222 100644\n"
     return (header + "".join(lines)).encode()

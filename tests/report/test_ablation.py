@@ -36,7 +36,9 @@ def write_arm(logs: Path, name: str, off: tuple[str, ...], lost: int, **changes:
     paths.config.write_text(json.dumps(config))
 
 
-def write_study(logs: Path, arms: Mapping[str, tuple[tuple[str, ...], int]], **changes: Any) -> Path:
+def write_study(
+    logs: Path, arms: Mapping[str, tuple[tuple[str, ...], int]], **changes: Any
+) -> Path:
     for name, (off, lost) in arms.items():
         write_arm(logs, f"study/{name}", off, lost, **(changes if off else {}))
     listed = [{"name": name, "off": list(off), "round": 1} for name, (off, _) in arms.items()]
@@ -56,7 +58,9 @@ ONE_OFF: dict[str, tuple[tuple[str, ...], int]] = {
 
 
 def test_each_part_is_paired_by_group_and_clustered_by_task(tmp_path: Path) -> None:
-    found = {(one.part, one.measure): one for one in analysed(write_study(tmp_path, ONE_OFF)).effects}
+    found = {
+        (one.part, one.measure): one for one in analysed(write_study(tmp_path, ONE_OFF)).effects
+    }
     messages, git = found["messages", "overall"], found["git", "overall"]
     assert (messages.with_part, messages.without) == (1.0, 0.5)
     assert messages.difference.value == 0.5
@@ -100,12 +104,15 @@ def test_repetitions_are_averaged_first(tmp_path: Path) -> None:
 def test_arms_that_differ_in_more_than_their_part_are_refused(tmp_path: Path) -> None:
     folder = write_study(tmp_path, ONE_OFF, network="public")
     with pytest.raises(
-        UserError, match=r"^study/no-messages differs from study/all in more than messages: network$"
+        UserError,
+        match=r"^study/no-messages differs from study/all in more than messages: network$",
     ):
         analysed(folder)
 
 
-def test_a_study_in_every_command_that_takes_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_in_every_command_that_takes_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_study(tmp_path, ONE_OFF)
     logs = ["--log-dir", str(tmp_path)]
     assert main(["report", "study", *logs]) == 0
@@ -118,7 +125,11 @@ def test_a_study_in_every_command_that_takes_runs(tmp_path: Path, capsys: pytest
     content = json.loads(capsys.readouterr().out)
     assert [one["study"] for one in content["ablations"]] == ["study"]
     assert len(content["ablations"][0]["effects"]) == 16
-    assert [run["name"] for run in content["runs"]] == ["study/all", "study/no-messages", "study/no-git"]
+    assert [run["name"] for run in content["runs"]] == [
+        "study/all",
+        "study/no-messages",
+        "study/no-git",
+    ]
     assert set(run_names(tmp_path)) == {"study/all", "study/no-messages", "study/no-git"}
     assert main(["report", "study/no-git", *logs]) == 0
     assert main(["export", "study/no-git", "--format", "csv", *logs]) == 0

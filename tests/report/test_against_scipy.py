@@ -51,7 +51,9 @@ def test_student() -> None:
             ours, theirs = t_quantile(probability, degrees), stats.t.ppf(probability, degrees)
             assert ours == pytest.approx(theirs, rel=1e-9)
         for value in (-40.0, -2.5, -0.1, 0.0, 0.3, 4.0, 1e4):
-            assert t_cdf(value, degrees) == pytest.approx(stats.t.cdf(value, degrees), rel=1e-9, abs=1e-14)
+            assert t_cdf(value, degrees) == pytest.approx(
+                stats.t.cdf(value, degrees), rel=1e-9, abs=1e-14
+            )
 
 
 def test_wilson() -> None:

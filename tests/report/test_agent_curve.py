@@ -27,7 +27,10 @@ def groups(features: int, *sizes: int) -> list[tuple[int, ...]]:
     return [one for size in sizes for one in combinations(range(1, features + 1), size)]
 
 
-LAYOUT = {"a_task": {task: groups(4, 2, 3, 4) for task in (1, 2, 3)}, "b_task": {9: groups(3, 2, 3)}}
+LAYOUT = {
+    "a_task": {task: groups(4, 2, 3, 4) for task in (1, 2, 3)},
+    "b_task": {9: groups(3, 2, 3)},
+}
 
 
 def kind_of(key: PairKey) -> Kind:
@@ -88,7 +91,10 @@ def test_golden_patches_are_the_baseline(
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "By number of agents: r (coop)" in out
-    assert "golden patches: not known for all; cooperbench validate --conflicts-only --agents 2,3,4" in out
+    assert (
+        "golden patches: not known for all; cooperbench validate --conflicts-only --agents 2,3,4"
+        in out
+    )
     known = [
         {
             "repo": key.repo,
@@ -102,7 +108,9 @@ def test_golden_patches_are_the_baseline(
     (data / "gold_conflict_report.json").write_text(json.dumps(report))
     assert main([*words, "--json"]) == 0
     (curve,) = json.loads(capsys.readouterr().out)["agent_curves"]
-    assert [point["golden"]["value"] for point in curve["points"]] == pytest.approx([5 / 6, 1 / 2, 0.0])
+    assert [point["golden"]["value"] for point in curve["points"]] == pytest.approx(
+        [5 / 6, 1 / 2, 0.0]
+    )
     monkeypatch.setenv("COOPERBENCH_DATASET_DIR", str(tmp_path))
     assert main([*words, "--json"]) == 0
     (curve,) = json.loads(capsys.readouterr().out)["agent_curves"]

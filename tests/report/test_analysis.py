@@ -103,7 +103,10 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
 def test_what_another_model_does_alone_is_no_measure_of_cooperation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = [made(tmp_path, "coop-a", {0}, model="a"), made(tmp_path, "solo-b", {0, 1}, "solo", model="b")]
+    runs = [
+        made(tmp_path, "coop-a", {0}, model="a"),
+        made(tmp_path, "solo-b", {0, 1}, "solo", model="b"),
+    ]
     found = analyse(runs)
     assert (found.coordination_deficits, found.coop_without_solo) == ((), ("coop-a:coop",))
     page = make_overview(runs)
@@ -142,7 +145,12 @@ def test_difficulty_is_one_minus_mean_solo_success_rescaled(tmp_path: Path) -> N
     assert found.configurations == ("a · mini_swe_agent", "b · mini_swe_agent")
     assert [curve.configuration for curve in found.curves] == ["all", *found.configurations]
     buckets = {bucket.low: bucket for bucket in found.curves[0].buckets if bucket.pairs}
-    assert {low: bucket.pairs for low, bucket in buckets.items()} == {0.0: 2, 0.5: 3, 0.7: 2, 0.9: 5}
+    assert {low: bucket.pairs for low, bucket in buckets.items()} == {
+        0.0: 2,
+        0.5: 3,
+        0.7: 2,
+        0.9: 5,
+    }
     assert (buckets[0.0].solo.value, buckets[0.0].solo.n) == (1.0, 6)
     assert (buckets[0.5].solo.value, buckets[0.5].solo.n) == pytest.approx((5 / 9, 9))
     # One of the five hardest ended in an error once: it is not among the verdicts.
@@ -191,7 +199,9 @@ def test_area_is_a_trapezoid() -> None:
     assert area([(0.5, 1.0)]) is None
 
 
-@pytest.mark.parametrize(("tries", "passed", "k"), [(5, 2, 1), (5, 2, 3), (4, 0, 2), (4, 4, 4), (6, 1, 6)])
+@pytest.mark.parametrize(
+    ("tries", "passed", "k"), [(5, 2, 1), (5, 2, 3), (4, 0, 2), (4, 4, 4), (6, 1, 6)]
+)
 def test_pass_at_k_is_the_share_of_all_choices(tries: int, passed: int, k: int) -> None:
     outcomes = [place < passed for place in range(tries)]
     choices = list(combinations(outcomes, k))
@@ -220,7 +230,11 @@ def test_cross_play_tells_who_works_with_whom(tmp_path: Path) -> None:
 
     for name, models in (("ab", ("a", "b")), ("ba", ("b", "a")), ("aa", ("a", "a"))):
         write_run(
-            tmp_path, name, PAIRS, kind if name == "ab" else "passed", style=Style(bare=True, models=models)
+            tmp_path,
+            name,
+            PAIRS,
+            kind if name == "ab" else "passed",
+            style=Style(bare=True, models=models),
         )
     found = cross_play([load_run(tmp_path, name) for name in ("ab", "ba", "aa")])
     a, b = found.configurations

@@ -33,7 +33,9 @@ SHARES: dict[Kind, float] = {
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     write_run(tmp_path, "mixed", PAIRS, share(SHARES), style=STYLE)
-    write_run(tmp_path, "mixed", PAIRS, share({"passed": 3, "capability": 1}), setting="solo", style=STYLE)
+    write_run(
+        tmp_path, "mixed", PAIRS, share({"passed": 3, "capability": 1}), setting="solo", style=STYLE
+    )
     write_run(tmp_path, "good", PAIRS, share({"passed": 5, "conflict": 1}), style=STYLE)
     write_run(tmp_path, "elsewhere", PAIRS, style=Style(bare=True, dataset="another"))
     return tmp_path
@@ -76,7 +78,9 @@ def test_a_report_says_rates_with_n_and_everything_that_is_left_out(
     assert len(data["runs"][0]["problems"]) == coop["states"]["broken"]
 
 
-def test_a_run_that_is_named_twice_counts_once(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_named_twice_counts_once(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     once, twice = (
         json.loads(call(logs, capsys, "report", *names, "--json")[1])
         for names in (("mixed",), ("mixed", f"{logs}/mixed/", "mixed"))
@@ -92,7 +96,8 @@ def test_the_methods_differ_and_are_the_same_each_time(
     found = {}
     for method in ("clustered", "wilson", "bootstrap"):
         answers = [
-            json.loads(call(logs, capsys, "report", "mixed", "--json", "--interval", method)[1]) for _ in "12"
+            json.loads(call(logs, capsys, "report", "mixed", "--json", "--interval", method)[1])
+            for _ in "12"
         ]
         rates = [answer["rates"][0]["rates"]["overall"] for answer in answers]
         assert rates[0] == rates[1]
@@ -101,7 +106,9 @@ def test_the_methods_differ_and_are_the_same_each_time(
     assert len(set(found.values())) == 3
 
 
-def test_rows_for_other_tools(logs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rows_for_other_tools(
+    logs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     parquet, table = tmp_path / "x.parquet", tmp_path / "x.csv"
     code, _, err = call(
         logs, capsys, "report", "mixed", "good", "--csv", str(table), "--parquet", str(parquet)
@@ -110,7 +117,14 @@ def test_rows_for_other_tools(logs: Path, capsys: pytest.CaptureFixture[str], tm
     assert err == f"written: {table}\nwritten: {parquet}\n"
     rows = list(csv.DictReader(io.StringIO(table.read_text())))
     assert len(rows) == 90
-    assert {row["state"] for row in rows} == {"passed", "failed", "error", "missing", "broken", "unevaluated"}
+    assert {row["state"] for row in rows} == {
+        "passed",
+        "failed",
+        "error",
+        "missing",
+        "broken",
+        "unevaluated",
+    }
     assert {row["overall"] for row in rows if row["state"] == "error"} == {""}
     assert {row["overall"] for row in rows if row["state"] == "passed"} == {"true"}
     arrow = import_module("pyarrow.parquet").read_table(parquet).to_pylist()
@@ -155,7 +169,9 @@ def test_parquet_without_pyarrow_is_one_line(logs: Path) -> None:
         "import sys\nsys.modules['pyarrow'] = None\nfrom cooperbench.cli import main\n"
         f"sys.exit(main(['report', 'good', '--parquet', 'x.parquet', '--log-dir', {str(logs)!r}]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=logs)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=logs
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install 'cooperbench[report]'" in done.stderr
@@ -169,7 +185,10 @@ def test_mistakes_are_one_line(logs: Path, capsys: pytest.CaptureFixture[str]) -
         (("compare", "good", "elsewhere"), "--anyway"),
         (("compare", "good"), "takes two runs"),
         (("compare", "good:both", "mixed"), "after the colon stands a setting"),
-        (("compare", "mixed:solo", "good", "--verdict", "merge"), "have no pair with a verdict (merge)"),
+        (
+            ("compare", "mixed:solo", "good", "--verdict", "merge"),
+            "have no pair with a verdict (merge)",
+        ),
         (("compare", "good", "mixed", "--max-drop", "5"), "is not a share from 0 to 1"),
     ):
         code, out, err = call(logs, capsys, *words)
@@ -193,7 +212,10 @@ def test_max_drop_is_for_ci(logs: Path, capsys: pytest.CaptureFixture[str]) -> N
     )
     assert f"Lost: passed in good:coop, failed in mixed:coop ({len(found['lost'])})" in out
     for pair in found["lost"]:
-        assert f"{pair['repo']}/task{pair['task_id']} f{pair['features'][0]}_f{pair['features'][1]}" in out
+        assert (
+            f"{pair['repo']}/task{pair['task_id']} f{pair['features'][0]}_f{pair['features'][1]}"
+            in out
+        )
     assert f"Not compared ({len(found['unpaired'])})" in out
     assert call(logs, capsys, "compare", "good", "mixed", "--max-drop", f"{drop:.6f}")[0] == 0
     assert call(logs, capsys, "compare", "mixed", "good", "--max-drop", "0")[0] == 0
@@ -232,7 +254,11 @@ def test_pairs_without_a_reference_are_in_no_rate_and_unsound_ones_are_told(
     ]
     assert rows[1]["error"].endswith("ImportError in test_x")
     (row,) = json.loads(call(tmp_path, capsys, "report", "new", "--json")[1])["rates"]
-    assert (row["states"]["no_reference"], row["judged"], row["rates"]["overall"]["value"]) == (2, 10, 0.9)
+    assert (row["states"]["no_reference"], row["judged"], row["rates"]["overall"]["value"]) == (
+        2,
+        10,
+        0.9,
+    )
     assert row["unsound"] == 1
     assert row["sound_rates"]["overall"]["value"] == pytest.approx(8 / 9)
     (row,) = json.loads(call(tmp_path, capsys, "report", "old", "--json")[1])["rates"]
@@ -267,13 +293,20 @@ def test_sound_only_leaves_a_pair_out_of_every_run_and_says_so(
     out = call(tmp_path, capsys, "compare", "old", "new")[1]
     assert f"{keys[0].repo}/task{keys[0].task_id} f1_f2 (unsound)" in out
     assert "1 unsound pair among them; --sound-only compares without" in out
-    compared = json.loads(call(tmp_path, capsys, "compare", "old", "new", "--sound-only", "--json")[1])
+    compared = json.loads(
+        call(tmp_path, capsys, "compare", "old", "new", "--sound-only", "--json")[1]
+    )
     (found,) = compared["comparisons"]
-    assert (found["n"], found["unsound"], compared["unsound_left_out"]) == (9, [], {"old": 1, "new": 1})
+    assert (found["n"], found["unsound"], compared["unsound_left_out"]) == (
+        9,
+        [],
+        {"old": 1, "new": 1},
+    )
     assert found["second_rate"]["value"] == pytest.approx(8 / 9)
     assert unsound not in found["gained"]
     assert (
-        "new: 1 unsound pair left out" in call(tmp_path, capsys, "compare", "old", "new", "--sound-only")[1]
+        "new: 1 unsound pair left out"
+        in call(tmp_path, capsys, "compare", "old", "new", "--sound-only")[1]
     )
 
 
@@ -281,7 +314,9 @@ def test_suspicious_pairs_are_counted_beside_the_rates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kinds: dict[tuple[int, ...], Kind] = {(1, 2): "suspicious"}
-    write_run(tmp_path, "r", layout(1, 2, 6), lambda key: kinds.get(key.features, "passed"), style=STYLE)
+    write_run(
+        tmp_path, "r", layout(1, 2, 6), lambda key: kinds.get(key.features, "passed"), style=STYLE
+    )
     table = tmp_path / "x.csv"
     assert "r:coop: 2 suspicious: " in call(tmp_path, capsys, "report", "r", "--csv", str(table))[1]
     (row,) = json.loads(call(tmp_path, capsys, "report", "r", "--json")[1])["rates"]
@@ -295,7 +330,9 @@ def test_suspicious_pairs_are_counted_beside_the_rates(
     assert "coop: 6 pairs, 6 evaluated, 2 suspicious\n" in summary_text(summary, "logs")
 
 
-def test_one_run_with_both_settings_gives_the_deficit(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_with_both_settings_gives_the_deficit(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = call(logs, capsys, "compare", "mixed")[1]
     assert "coordination deficit (solo − coop)" in whole
     assert "retention (coop ∕ solo)" in whole

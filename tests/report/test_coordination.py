@@ -28,7 +28,11 @@ def one_pair(tmp_path: Path, kind: Kind = "passed", style: Style | None = None) 
 
 def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     talk = (
-        Talk(1, 1, "I will change part_3 in src/app.py. I won't touch part_4. Which function do you change?"),
+        Talk(
+            1,
+            1,
+            "I will change part_3 in src/app.py. I won't touch part_4. Which function do you change?",
+        ),
         Talk(2, 2, "No function but part_9, and I won't touch src/app.py at all."),
         Talk(2, 4, "No function but part_9, and I won't touch src/app.py at all!"),
     )
@@ -41,12 +45,15 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     assert (first.token_share, first.sent) == (0.25, 1)
     assert (first.first_message, first.first_step_fraction) == (1, 0.25)
     assert second.messaging_steps == (2, 4)
-    assert [(one.message, one.text) for one in found.questions] == [(1, "Which function do you change?")]
+    assert [(one.message, one.text) for one in found.questions] == [
+        (1, "Which function do you change?")
+    ]
     assert [(one.message, one.text) for one in found.repetitions] == [(3, "says message 2 again")]
     (overlap,) = found.overlaps
     assert (overlap.files, overlap.symbols) == ({"src/app.py": 1}, ("src/app.py: part_3",))
     mentions = {
-        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other) for one in found.mentions or ()
+        (one.sender, one.name): (one.touched_by_sender, one.touched_by_other)
+        for one in found.mentions or ()
     }
     assert mentions == {
         ("agent1", "part_3"): (True, True),
@@ -55,7 +62,9 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         ("agent2", "part_9"): (False, False),
         ("agent2", "src/app.py"): (True, True),
     }
-    named = next(one for one in found.mentions or () if one.sender == "agent2" and one.kind == "file")
+    named = next(
+        one for one in found.mentions or () if one.sender == "agent2" and one.kind == "file"
+    )
     assert (named.messages, [touch.path for touch in named.touches]) == ((2, 3), ["src/app.py"] * 2)
 
 
@@ -67,7 +76,9 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         ("broken", None), ("eval_error", None),
     ],
 )  # fmt: skip
-def test_every_kind_of_pair_is_looked_at_and_is_json(tmp_path: Path, kind: Kind, loss: str | None) -> None:
+def test_every_kind_of_pair_is_looked_at_and_is_json(
+    tmp_path: Path, kind: Kind, loss: str | None
+) -> None:
     pair = one_pair(tmp_path, kind)
     found = coordination(pair)
     assert pair.loss == loss
@@ -94,14 +105,24 @@ def test_broken_files_are_problems_and_never_tracebacks(tmp_path: Path, content:
     json.dumps(asdict(found))
 
 
-def test_commands_that_call_for_messages_count_and_those_that_name_them_do_not(tmp_path: Path) -> None:
+def test_commands_that_call_for_messages_count_and_those_that_name_them_do_not(
+    tmp_path: Path,
+) -> None:
     pair = one_pair(tmp_path)
     path = pair.paths.agent("agent1").trajectory
     content = json.loads(path.read_text())
     content["steps"] = [
         {"action": "run", "args": {"command": "x" * 300}, "step": 1},
-        {"action": "run", "args": {"command": "sleep 1 && send_message agent2 " + "é" * 34 + "y"}, "step": 2},
-        {"action": "run", "args": {"command": "echo send_message; cat send_message.txt"}, "step": 3},
+        {
+            "action": "run",
+            "args": {"command": "sleep 1 && send_message agent2 " + "é" * 34 + "y"},
+            "step": 2,
+        },
+        {
+            "action": "run",
+            "args": {"command": "echo send_message; cat send_message.txt"},
+            "step": 3,
+        },
         {"action": "run", "args": {"command": "if read_messages --wait; then true; fi"}, "step": 4},
     ]
     path.write_text(json.dumps(content))
@@ -129,14 +150,24 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     states = [pair.state for pair in run.of("coop")]
     judged = sum(found.loss.values())
     assert judged == states.count("passed") + states.count("failed")
-    assert (found.n, found.skipped, found.clusters) == (24 - states.count("error"), states.count("error"), 4)
+    assert (found.n, found.skipped, found.clusters) == (
+        24 - states.count("error"),
+        states.count("error"),
+        4,
+    )
     measures = {one.name: one for one in found.measures}
     messages = measures["messages"]
-    assert (messages.estimate.value, messages.estimate.n, messages.value_text) == (4.0, found.n, "4.0")
+    assert (messages.estimate.value, messages.estimate.n, messages.value_text) == (
+        4.0,
+        found.n,
+        "4.0",
+    )
     assert measures["step_share"].estimate.value == 0.5
     first = measures["first_message_names_own_work"].estimate
     assert (first.value, first.n, first.clusters) == (1.0, 2 * found.n, 4)
-    assert sum(found.conflicts.values()) == sum(pair.merge_status == "conflict" for pair in run.of("coop"))
+    assert sum(found.conflicts.values()) == sum(
+        pair.merge_status == "conflict" for pair in run.of("coop")
+    )
     content = json.loads(json.dumps(found.to_json()))
     assert [len(content["pairs"]), content["n"], content["loss"]] == [found.n, found.n, found.loss]
     split, *_ = coordination_tables(run.name, found)
@@ -150,7 +181,9 @@ def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
     pairs = load_run(tmp_path, "bare").pairs
     found = coordination_of_run(pairs)
     assert (found.n, found.loss["conflict"]) == (1, 1)
-    assert [one.name for one in found.measures if one.estimate.n or one.estimate.value is not None] == []
+    assert [
+        one.name for one in found.measures if one.estimate.n or one.estimate.value is not None
+    ] == []
     assert any("no trajectory" in line for line in found.problems)
     assert not coordination(pairs[0]).messages_known
     write_run(tmp_path, "mute", ONE, "conflict", style=Style(talk=()))
@@ -166,7 +199,9 @@ def test_names_are_not_known_where_a_patch_cannot_be_read(tmp_path: Path) -> Non
     assert coordination(pair).mentions is None
     known = {one.name: one.estimate.n for one in coordination_of_run([pair]).measures}
     assert known["messages"] == 1
-    assert {known[name] for name in ("names", "names_not_touched", "first_message_names_own_work")} == {0}
+    assert {
+        known[name] for name in ("names", "names_not_touched", "first_message_names_own_work")
+    } == {0}
 
 
 def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:

@@ -22,7 +22,13 @@ TALK = (
 def test_the_terminal_shows_numbers_and_conflicts_by_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)], 4: [(1, 2)]}}, "conflict", style=Style(talk=TALK))
+    write_run(
+        tmp_path,
+        "r",
+        {"alpha_task": {3: [(1, 2)], 4: [(1, 2)]}},
+        "conflict",
+        style=Style(talk=TALK),
+    )
     assert main(["report", "r", "--coordination", "--log-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in shown.splitlines()]
@@ -32,13 +38,19 @@ def test_the_terminal_shows_numbers_and_conflicts_by_file(
     assert "\x1b" not in shown
 
 
-def test_json_has_the_evidence_of_every_pair(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_evidence_of_every_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path, "r", {"alpha_task": {3: [(1, 2)]}}, "conflict", style=Style(talk=TALK))
     assert main(["report", "r", "--coordination", "--json", "--log-dir", str(tmp_path)]) == 0
     (run,) = json.loads(capsys.readouterr().out)["coordination"]
     (pair,) = run["pairs"]
     named = next(one for one in pair["mentions"] if one["sender"] == "agent1")
-    assert (named["messages"], named["name"], named["touched_by_other"]) == ([1], "src/app.py", True)
+    assert (named["messages"], named["name"], named["touched_by_other"]) == (
+        [1],
+        "src/app.py",
+        True,
+    )
     assert [(touch["agent_id"], touch["path"]) for touch in named["touches"]] == [
         ("agent1", "src/app.py"),
         ("agent2", "src/app.py"),

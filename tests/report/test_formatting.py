@@ -49,11 +49,11 @@ def test_a_sign_makes_no_other_number(share: float, digits: int) -> None:
 def test_the_page_rounds_like_the_terminal() -> None:
     shares = [passed / of for passed, of in COUNTS]
     shares += [first - second for first in shares[:30] for second in shares[::40]]
-    script = files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
-    script += f"\nconst asked = {json.dumps(shares)};"
-    script += (
-        "\nconsole.log(JSON.stringify(asked.map((share) => [hundredths(share), hundredths(share, 1)])));"
+    script = (
+        files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
     )
+    script += f"\nconst asked = {json.dumps(shares)};"
+    script += "\nconsole.log(JSON.stringify(asked.map((share) => [hundredths(share), hundredths(share, 1)])));"
     done = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [
         [hundredths_text(share), hundredths_text(share, 1)] for share in shares

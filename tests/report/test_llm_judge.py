@@ -76,8 +76,14 @@ def judgement(pair: PairData) -> dict[str, Any]:
 
 
 def verdict(quote: str, source: str = "message:1", **more: Any) -> str:
-    symptom = {"symptom": "work_overlap", "why": "Both do it.", "quotes": [{"source": source, "text": quote}]}
-    return json.dumps({"cause": "expectation", "summary": "They collide.", "symptoms": [symptom], **more})
+    symptom = {
+        "symptom": "work_overlap",
+        "why": "Both do it.",
+        "quotes": [{"source": source, "text": quote}],
+    }
+    return json.dumps(
+        {"cause": "expectation", "summary": "They collide.", "symptoms": [symptom], **more}
+    )
 
 
 def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: ModelServer) -> None:
@@ -148,7 +154,9 @@ def test_outages_leave_nothing_behind_and_others_go_on(
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "1")
     report = judge_run(run, MODEL)
     assert (report.judged, len(report.errors)) == (2, 1)
-    assert report.errors[0].startswith("alpha_task/task3 f1_f2: model 'openai/gpt-4o-mini' did not answer")
+    assert report.errors[0].startswith(
+        "alpha_task/task3 f1_f2: model 'openai/gpt-4o-mini' did not answer"
+    )
     assert [pair.paths.judgement.exists() for pair in run.pairs] == [False, True, True]
 
 
@@ -168,7 +176,9 @@ def test_the_command_judges_and_shows_opinions_apart(
     assert opinions["records"][0]["label"]["symptoms"][0]["symptom"] == "work_overlap"
 
 
-def test_a_key_that_is_refused_is_one_line_for_the_user(tmp_path: Path, server: ModelServer) -> None:
+def test_a_key_that_is_refused_is_one_line_for_the_user(
+    tmp_path: Path, server: ModelServer
+) -> None:
     server.script("", [error(401)] * 5)
     with pytest.raises(UserError, match="does not accept the key") as caught:
         judge_run(failed_run(tmp_path, 3), MODEL)
@@ -226,10 +236,13 @@ def test_what_does_not_hold_is_no_label(answer: str) -> None:
 
 
 def test_of_an_answer_that_which_holds_is_kept() -> None:
-    quotes = [{"source": "message:1", "text": text} for text in ("I will change", "they never said this")]
+    quotes = [
+        {"source": "message:1", "text": text} for text in ("I will change", "they never said this")
+    ]
     symptoms = [{"symptom": name, "quotes": quotes} for name in ("work_overlap", "laziness")]
     label = label_in(
-        json.dumps({"cause": "expectation", "symptoms": symptoms}), {"message:1": "I will change it."}
+        json.dumps({"cause": "expectation", "symptoms": symptoms}),
+        {"message:1": "I will change it."},
     )
     assert label is not None
     (symptom,) = label["symptoms"]

@@ -62,7 +62,9 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     assert run.problems == (f"coop {pairs['broken'].label}: eval.json is not whole JSON",)
     (row,) = rate_rows([run])
     assert (row.pairs, row.judged, row.suspicious) == (15, 7, 1)
-    left_out = {state: count for state, count in row.states.items() if count and state not in JUDGED}
+    left_out = {
+        state: count for state, count in row.states.items() if count and state not in JUDGED
+    }
     assert left_out == {"error": 2, "no_reference": 1, "unevaluated": 1, "missing": 3, "broken": 1}
     assert row.rates["overall"].value == pytest.approx(3 / 7)
     assert row.rates["strict"].value == pytest.approx(2 / 7)
@@ -70,7 +72,10 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     assert str(pairs["no_reference"].error).endswith(
         ": the golden patch does not pass: ImportError in test_x"
     )
-    assert (pairs["unsound"].unsound, pairs["passed"].unsound) == ((pairs["unsound"].key.features[-1],), ())
+    assert (pairs["unsound"].unsound, pairs["passed"].unsound) == (
+        (pairs["unsound"].key.features[-1],),
+        (),
+    )
     assert row.unsound == 1
     assert row.sound_rates["overall"].n == 6
     assert row.sound_rates["overall"].value == pytest.approx(2 / 6)
@@ -115,9 +120,19 @@ def test_an_older_evaluation_is_read_as_far_as_it_goes_and_named(tmp_path: Path)
     folder.evaluation.write_text(
         json.dumps(
             {
-                "agent1": {"tests_passed": 12, "tests_failed": 1, "success": False, "error": "boom"},
+                "agent1": {
+                    "tests_passed": 12,
+                    "tests_failed": 1,
+                    "success": False,
+                    "error": "boom",
+                },
                 "agent2": {"tests_passed": 8, "tests_failed": 0, "success": True, "error": None},
-                "merged": {"tests_passed": 18, "tests_failed": 3, "success": False, "merge_conflict": True},
+                "merged": {
+                    "tests_passed": 18,
+                    "tests_failed": 3,
+                    "success": False,
+                    "merge_conflict": True,
+                },
                 "overall_success": False,
             }
         )
@@ -176,7 +191,9 @@ def test_a_summary_cannot_point_out_of_the_run(tmp_path: Path) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 KEYS = st.sampled_from(
@@ -188,9 +205,16 @@ CONTENT = st.binary(max_size=40) | st.dictionaries(KEYS, JSON, max_size=6).map(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(result=CONTENT, evaluation=CONTENT, trajectory=CONTENT, conversation=CONTENT, journal=CONTENT)
+@given(
+    result=CONTENT, evaluation=CONTENT, trajectory=CONTENT, conversation=CONTENT, journal=CONTENT
+)
 def test_whatever_is_in_the_files_nothing_raises(
-    tmp_path: Path, result: bytes, evaluation: bytes, trajectory: bytes, conversation: bytes, journal: bytes
+    tmp_path: Path,
+    result: bytes,
+    evaluation: bytes,
+    trajectory: bytes,
+    conversation: bytes,
+    journal: bytes,
 ) -> None:
     files = ExperimentPaths(tmp_path, "wild").pair_named("coop", "x", 1, (1, 2))
     agent = files.agent("agent1")
@@ -228,7 +252,9 @@ def test_models_of_agents_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["result.json", "eval.json", "conversation.json", "config.json", "summary.json"]
 )
-def test_a_pipe_in_place_of_a_file_is_a_problem_and_does_not_hang(tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_file_is_a_problem_and_does_not_hang(
+    tmp_path: Path, name: str
+) -> None:
     pairs = layout(1, 1, 1)
     write_run(tmp_path, "r", pairs, lambda _: "passed")
     (path,) = tmp_path.rglob(name)

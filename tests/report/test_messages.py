@@ -55,7 +55,12 @@ def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
         message(2, 2, plan, 2),  # somebody else
         message(3, 1, plan.upper() + "!!", 3),
         message(4, 1, f"Just so you know: {plan} of FILTERS.", 4),
-        message(5, 1, "The truncate filter is in, tests pass, nothing else has changed on my side so far", 5),
+        message(
+            5,
+            1,
+            "The truncate filter is in, tests pass, nothing else has changed on my side so far",
+            5,
+        ),
         message(6, 1, "ok", 6),
         message(7, 1, "OK.", 7),
     ]
@@ -67,7 +72,9 @@ def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
 
 
 def test_messages_that_were_not_delivered_are_never_shown() -> None:
-    talk = Conversation((message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 2, "c", 30)))
+    talk = Conversation(
+        (message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 2, "c", 30))
+    )
     assert [(one.message, one.text) for one in never_shown(talk)] == [
         (2, "agent2 took no further step"),
         (3, "agent1 took no further step"),
@@ -75,7 +82,9 @@ def test_messages_that_were_not_delivered_are_never_shown() -> None:
     assert never_shown(talk._replace(complete=False)) == []
 
 
-TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["is it?", "yes", "a b c d", "a b c d e", "?" * 50]))
+TEXTS = st.one_of(
+    st.text(max_size=80), st.sampled_from(["is it?", "yes", "a b c d", "a b c d e", "?" * 50])
+)
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2]), TEXTS, st.booleans()), max_size=12))

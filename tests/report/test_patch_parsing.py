@@ -39,7 +39,14 @@ def git(cwd: Path, *arguments: str) -> bytes:
         "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z",
         "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z",
     }
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main")
+    identity = (
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    )
     command = ["git", *identity, *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, check=True, capture_output=True).stdout
 
@@ -66,7 +73,12 @@ def test_a_modified_file() -> None:
     assert (hunk.heading, hunk.old_start, hunk.patch_line) == ("def f():", 1, 6)
     assert hunk.lines == (" one", "-two", "+TWO", " three")
     (change,) = hunk.changes
-    assert (change.old_start, change.old_end, change.lines, change.patch_line) == (2, 3, ("-two", "+TWO"), 7)
+    assert (change.old_start, change.old_end, change.lines, change.patch_line) == (
+        2,
+        3,
+        ("-two", "+TWO"),
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +161,9 @@ _NAMES = st.sampled_from(
 )
 _LINES = st.sampled_from([b"one\n", b"two\n", b"-- x\n", b"diff --git a/q b/q\n", b"\n"])
 _CONTENTS = st.one_of(
-    st.sampled_from([b"", b"x", b"x\n", b"a\r\nb\r\n", b"\0\1\2" * 50, b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n"]),
+    st.sampled_from(
+        [b"", b"x", b"x\n", b"a\r\nb\r\n", b"\0\1\2" * 50, b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n"]
+    ),
     st.binary(max_size=80),
     st.lists(_LINES, max_size=12).map(b"".join),
 )
@@ -168,7 +182,9 @@ def write_tree(repository: Path, tree: dict[str, tuple[bytes, bool]]) -> None:
 
 
 @given(
-    before=_TREES, after=_TREES, flags=st.sampled_from([["--binary"], ["--binary", "-M", "-C"], [], ["-U0"]])
+    before=_TREES,
+    after=_TREES,
+    flags=st.sampled_from([["--binary"], ["--binary", "-M", "-C"], [], ["-U0"]]),
 )
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 def test_what_git_writes_comes_back_and_names_the_paths_that_git_names(
@@ -194,7 +210,9 @@ def test_what_git_writes_comes_back_and_names_the_paths_that_git_names(
         assert (starts.count(b"+"), starts.count(b"-")) == tuple(
             sum(int(count[column]) for count in counts) for column in (0, 1)
         )
-        status = git(repository, "diff", "--name-status", "-z", "--no-renames", "HEAD~1", "HEAD").split(b"\0")
+        status = git(
+            repository, "diff", "--name-status", "-z", "--no-renames", "HEAD~1", "HEAD"
+        ).split(b"\0")
         changed = {name.decode("utf-8", "surrogateescape") for name in status[1::2]}
         touched = {path for patch in files for path in patch.paths}
         assert changed == touched if not {"-M", "-C"} & set(flags) else changed <= touched
@@ -212,7 +230,14 @@ _PIECES = st.sampled_from(
             b"@@ -1 +1 @@\n",
             b"@@ -1,2 +0,0 @@\n",
         ),
-        *(b"-a\n", b"+b\n", b" c\n", b"\\ No newline at end of file\n", b"rename from x\n", b"rename to y\n"),
+        *(
+            b"-a\n",
+            b"+b\n",
+            b" c\n",
+            b"\\ No newline at end of file\n",
+            b"rename from x\n",
+            b"rename to y\n",
+        ),
         *(
             b"new file mode 100644\n",
             b"index 1..2\n",

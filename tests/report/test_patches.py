@@ -27,11 +27,15 @@ def overlap(ours: bytes | None, theirs: bytes | None) -> Overlap:
 @st.composite
 def edited(draw: st.DrawFn, side: str) -> list[str]:
     """Some lines replaced, inserted before or removed; what is new is new to both sides."""
-    kinds = draw(st.lists(st.sampled_from("        ridx"), min_size=len(BASE) + 1, max_size=len(BASE) + 1))
+    kinds = draw(
+        st.lists(st.sampled_from("        ridx"), min_size=len(BASE) + 1, max_size=len(BASE) + 1)
+    )
     lines: list[str] = []
     for number, (kind, line) in enumerate(zip(kinds, [*BASE, ""], strict=True)):
         new = f"{side} {number}\n"
-        lines += {"r": [new], "i": [new, line], "d": [], "x": [f"both {number}\n", line]}.get(kind, [line])
+        lines += {"r": [new], "i": [new, line], "d": [], "x": [f"both {number}\n", line]}.get(
+            kind, [line]
+        )
     return [line for line in lines if line]
 
 
@@ -65,13 +69,17 @@ def test_changes_name_the_lines_of_base_and_patch() -> None:
     assert overlap(*patches).files == {"src/a.py": 1}
     changes = [work.files[0].changes[0] for work in works]
     assert [(change.old_start, change.old_end) for change in changes] == [(4, 6), (5, 6)]
-    lines = [patch.split(b"\n")[one.patch_line - 1] for patch, one in zip(patches, changes, strict=True)]
+    lines = [
+        patch.split(b"\n")[one.patch_line - 1] for patch, one in zip(patches, changes, strict=True)
+    ]
     assert lines == [b"-line 4", b"-line 5"]
 
 
 def test_shared_work_is_no_overlap_and_other_files_do_not_matter() -> None:
     same = git_patch("a.py", BASE, ["top\n", *BASE])
-    found = overlap(same + git_patch("b.py", BASE, BASE[1:]), same + git_patch("c.py", BASE, BASE[1:]))
+    found = overlap(
+        same + git_patch("b.py", BASE, BASE[1:]), same + git_patch("c.py", BASE, BASE[1:])
+    )
     assert found.files == {"a.py": 0}
 
 
@@ -93,7 +101,8 @@ def test_symbols_are_found_in_what_git_shows(tmp_path: Path) -> None:
     real = RealRepo(tmp_path)
     base = real.commit({path: text(source) for path, (source, _, _) in SOURCES.items()})
     side = real.commit(
-        {path: text(source.replace(old, "c(3)")) for path, (source, old, _) in SOURCES.items()}, base
+        {path: text(source.replace(old, "c(3)")) for path, (source, old, _) in SOURCES.items()},
+        base,
     )
     work = read_work("agent1", real.diff(base, side))
     assert set(work.symbols) == {f"{path}: {name}" for path, (_, _, name) in SOURCES.items()}

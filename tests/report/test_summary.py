@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 def result(cost: float = 0.5) -> dict[str, Any]:
-    agent = {"status": "submitted", "cost": cost, "prompt_tokens": 10, "completion_tokens": 5, "steps": 3}
+    agent = {
+        "status": "submitted",
+        "cost": cost,
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "steps": 3,
+    }
     return {
         "status": "completed",
         "agents": {"agent1": agent, "agent2": agent},
@@ -50,7 +56,13 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
     write_json(paths.pair(unjudged, "coop").result, result())
     write_json(paths.pair(unjudged, "coop").evaluation, {"status": "error", "error": "lost"})
     part = save_summary(paths, {"coop": task.pairs})["settings"]["coop"]
-    assert (part["pairs"], part["evaluated"], part["errors"], part["unevaluated"], part["missing"]) == (
+    assert (
+        part["pairs"],
+        part["evaluated"],
+        part["errors"],
+        part["unevaluated"],
+        part["missing"],
+    ) == (
         6,
         2,
         2,
@@ -77,7 +89,9 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
     assert "\x1b" not in text
 
 
-def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(tmp_path: Path) -> None:
+def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
+    tmp_path: Path,
+) -> None:
     paths = ExperimentPaths(tmp_path, "r")
     task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
     reason = "feature 2: the golden patch does not pass: ImportError in \x1b[2Jtest_x"
@@ -96,7 +110,12 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(tmp
         write_json(paths.pair(pair, "coop").evaluation, judged)
     summary = save_summary(paths, {"coop": task.pairs})
     part = summary["settings"]["coop"]
-    assert (summary["errors"], part["errors"], part["no_reference"], part["evaluated"]) == (0, 0, 1, 2)
+    assert (summary["errors"], part["errors"], part["no_reference"], part["evaluated"]) == (
+        0,
+        0,
+        1,
+        2,
+    )
     assert part["rates"]["overall_success"] == {"passed": 1, "of": 2, "rate": 0.5}
     assert part["unsound"]["pairs"] == 1
     assert part["unsound"]["rates"]["overall_success"] == {"passed": 0, "of": 1, "rate": 0.0}
@@ -107,7 +126,10 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(tmp
     ]
     text = summary_text(summary, "logs/r")
     assert "3 pairs, 2 evaluated (1 no reference: not part of the rates)" in text
-    assert "no reference  feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x\n" in text
+    assert (
+        "no reference  feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x\n"
+        in text
+    )
     assert "unsound (feature 3)" in text
     write_json(paths.pair(task.pairs[1], "coop").evaluation, evaluation(passed=True))
     summary = save_summary(paths, {"coop": task.pairs})
@@ -115,7 +137,9 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(tmp
     assert "unsound" not in summary_text(summary, "logs/r")
 
 
-def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report(tmp_path: Path) -> None:
+def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report(
+    tmp_path: Path,
+) -> None:
     """Such files have no status, and not all of today's verdicts."""
     paths = ExperimentPaths(tmp_path, "r")
     task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
@@ -137,12 +161,18 @@ def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report
     assert "1 could not be read" in summary_text({"settings": {"coop": part}}, "logs/r")
 
 
-def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_matter(tmp_path: Path) -> None:
+def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_matter(
+    tmp_path: Path,
+) -> None:
     paths = ExperimentPaths(tmp_path, "r")
     first = Pair(Task("alpha_task", 2, tmp_path, (1, 2)), (1, 2))
     later = Pair(Task("alpha_task", 10, tmp_path, (2, 10)), (2, 10))
     write_json(paths.pair(first, "coop").result, result())
-    for stray in ("coop/alpha_task/x/f1_f2", "coop/alpha_task/2/f1_fx", "coop/alpha_task/2/feature"):
+    for stray in (
+        "coop/alpha_task/x/f1_f2",
+        "coop/alpha_task/2/f1_fx",
+        "coop/alpha_task/2/feature",
+    ):
         (paths.root / stray).mkdir(parents=True)
     part = save_summary(paths, {"coop": [later]})["settings"]["coop"]
     assert [(line["task_id"], line["features"], line["state"]) for line in part["results"]] == [
@@ -164,7 +194,9 @@ def test_what_sandboxes_use_adds_up_over_calls(tmp_path: Path) -> None:
     paths = ExperimentPaths(tmp_path, "r")
     save_summary(paths, {"coop": []}, used=ResourceUse(4, "machine", 3600.0, 28800.0, 115200.0))
     save_summary(paths, {"coop": []})
-    summary = save_summary(paths, {"coop": []}, used=ResourceUse(1, "machine", 7200.0, 14400.0, 0.0))
+    summary = save_summary(
+        paths, {"coop": []}, used=ResourceUse(1, "machine", 7200.0, 14400.0, 0.0)
+    )
     assert summary["sandboxes"] == {
         "count": 5,
         "what": "machine",
@@ -181,7 +213,13 @@ def test_hours_of_resources_of_unknown_size_are_left_out_and_older_summaries_can
     tmp_path: Path,
 ) -> None:
     paths = ExperimentPaths(tmp_path, "r")
-    older = {"count": 1, "what": "sandbox", "seconds": 1800.0, "dollars": 0.5, "unpriced_seconds": 0.0}
+    older = {
+        "count": 1,
+        "what": "sandbox",
+        "seconds": 1800.0,
+        "dollars": 0.5,
+        "unpriced_seconds": 0.0,
+    }
     write_json(paths.summary, {"sandboxes": older})
     assert sandboxes_text(older) == "1 sandbox, 0.5 sandbox hours"
     summary = save_summary(paths, {"coop": []}, used=ResourceUse(1, "sandbox", 1800.0))

@@ -25,7 +25,10 @@ class Harness:
         self.cache = tmp_path / "cache"
         dataset = write_tiny(tmp_path / "data")
         work: dict[int, list[object]] = {
-            number: [{"run": step}, {"apply": f"data/tiny_task/task{TASK_ID}/feature{number}/feature.patch"}]
+            number: [
+                {"run": step},
+                {"apply": f"data/tiny_task/task{TASK_ID}/feature{number}/feature.patch"},
+            ]
             for number in (1, 2, 3, 4)
         }
         script = write_script(tmp_path / "script.yaml", work)

@@ -39,10 +39,14 @@ class Left:
         return self.json(f"{agent_id}/trajectory.json")
 
     def observations(self, agent_id: str = "agent1") -> list[str]:
-        return [step["observation"] for step in self.trajectory(agent_id)["steps"] if "step" in step]
+        return [
+            step["observation"] for step in self.trajectory(agent_id)["steps"] if "step" in step
+        ]
 
 
-def run_tiny(tmp_path: Path, agent: str, features: tuple[int, ...] = (1, 2), **options: Any) -> Left:
+def run_tiny(
+    tmp_path: Path, agent: str, features: tuple[int, ...] = (1, 2), **options: Any
+) -> Left:
     """`run()` on the tiny dataset; the folder of the pair."""
     dataset = tmp_path / "data"
     if not dataset.exists():

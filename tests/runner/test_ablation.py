@@ -49,7 +49,9 @@ def test_arms_are_runs_of_their_own_interleaved_pair_by_pair(
     arms = ["s/all", "s/no-messages", "s/no-git", "s/all@2", "s/no-messages@2", "s/no-git@2"]
     assert {one["run_name"] for one in found.values()} == set(arms)
     configs = {name: read_json(tmp_path / "logs" / name / "config.json") or {} for name in arms}
-    switches = {name: (one["messaging_enabled"], one["git_enabled"]) for name, one in configs.items()}
+    switches = {
+        name: (one["messaging_enabled"], one["git_enabled"]) for name, one in configs.items()
+    }
     assert switches == {name: ("no-messages" not in name, "no-git" not in name) for name in arms}
     assert "git" in found["s/all f1_f2"]
     assert "git" not in found["s/no-git f1_f2"]
@@ -78,7 +80,10 @@ def test_arms_are_runs_of_their_own_interleaved_pair_by_pair(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--off", "mesages"], "no part 'mesages' to switch off in setting coop; there are: messages, git"),
+        (
+            ["--off", "mesages"],
+            "no part 'mesages' to switch off in setting coop; there are: messages, git",
+        ),
         (["--off", "task_list"], "no part 'task_list' to switch off in setting coop; there are:"),
         (["--off", " , "], "--off names no part"),
         (["--off", "git", "--setting", "solo"], "in setting solo nobody cooperates"),
@@ -95,9 +100,14 @@ def test_what_cannot_be_compared_is_one_line(
     assert not (tmp_path / "logs").exists()
 
 
-def test_other_settings_and_names_that_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_and_names_that_are_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words(tmp_path, "--off", "git", "-f", "1,2", "--no-auto-eval")) == 0
-    assert main(words(tmp_path, "--off", "git", "-f", "1,2", "--no-auto-eval", "--step-limit", "5")) == 2
+    assert (
+        main(words(tmp_path, "--off", "git", "-f", "1,2", "--no-auto-eval", "--step-limit", "5"))
+        == 2
+    )
     assert "'s/all' was started with another configuration (step_limit" in capsys.readouterr().err
     place = words(tmp_path)[words(tmp_path).index("--backend") :]
     assert main(["eval", "-n", "s/all", *place, "--no-canary"]) == 0
@@ -113,10 +123,20 @@ def test_other_settings_and_names_that_are_taken(tmp_path: Path, capsys: pytest.
 def test_one_budget_for_all_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A pair costs four calls, without messages two. The first is run in both arms before the budget is used up."""
     call = words(
-        tmp_path, "--off", "messages", "--no-auto-eval", "--max-cost", str(6.5 * COST), agent=THINKER
+        tmp_path,
+        "--off",
+        "messages",
+        "--no-auto-eval",
+        "--max-cost",
+        str(6.5 * COST),
+        agent=THINKER,
     )
     assert main(call) == 3
-    assert sorted(results(tmp_path)) == ["s/all f1_f2", "s/no-messages f1_f2", "s/no-messages f1_f3"]
+    assert sorted(results(tmp_path)) == [
+        "s/all f1_f2",
+        "s/no-messages f1_f2",
+        "s/no-messages f1_f3",
+    ]
     assert "3 pairs were not started" in capsys.readouterr().out
     assert main(call) == 3
     assert main([*call[:-1], str(30 * COST)]) == 0
@@ -148,7 +168,11 @@ def test_a_killed_study_continues_and_repeats_nothing(tmp_path: Path) -> None:
 def test_what_a_part_of_a_team_is_worth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Agents that do their work only where there is a task list; whether they can write to each other is all the same."""
     steps = {
-        number: [{"run": f"coop-task-create mine && sed -i '{PLACES[number] + 1}a feature {number}' app.txt"}]
+        number: [
+            {
+                "run": f"coop-task-create mine && sed -i '{PLACES[number] + 1}a feature {number}' app.txt"
+            }
+        ]
         for number in (1, 2, 3)
     }
     ablate(
@@ -161,9 +185,15 @@ def test_what_a_part_of_a_team_is_worth(tmp_path: Path, capsys: pytest.CaptureFi
         ["all", "3", "3"], ["no-messages", "3", "3"], ["no-task_list", "3", "3"]
     ]  # fmt: skip
     assert main(["report", "s", "--log-dir", str(tmp_path / "logs")]) == 0
-    report = capsys.readouterr().out.partition("What each part is worth: s")[2].partition("Difference:")[0]
+    report = (
+        capsys.readouterr()
+        .out.partition("What each part is worth: s")[2]
+        .partition("Difference:")[0]
+    )
     rows = {
-        tuple(line.split()[:2]): " ".join(line.split()[2:10]) for line in report.splitlines() if line.strip()
+        tuple(line.split()[:2]): " ".join(line.split()[2:10])
+        for line in report.splitlines()
+        if line.strip()
     }
     assert rows["task_list", "overall"] == "3 1 100 % 0 % +100.0 points"
     assert rows["messages", "overall"] == "3 1 100 % 100 % 0.0 points"

@@ -80,7 +80,9 @@ def test_nothing_of_the_environment_reaches_the_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
-    (seen,) = run_one(tmp_path, "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'").observations()
+    (seen,) = run_one(
+        tmp_path, "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'"
+    ).observations()
     assert "HOME=" in seen
     assert "secret" not in seen
 
@@ -94,7 +96,9 @@ def test_the_step_limit_is_an_outcome_with_its_work_judged(tmp_path: Path) -> No
 
 
 def test_the_time_limit_ends_a_running_command(tmp_path: Path) -> None:
-    left = run_one(tmp_path, "echo started >>app.txt; sleep 1000; echo never >>app.txt", time_limit=1.0)
+    left = run_one(
+        tmp_path, "echo started >>app.txt; sleep 1000; echo never >>app.txt", time_limit=1.0
+    )
     agent = left.result["agents"]["agent1"]
     assert agent["status"] == "time_limit"
     assert agent["duration_seconds"] < 60
@@ -104,7 +108,9 @@ def test_the_time_limit_ends_a_running_command(tmp_path: Path) -> None:
 
 
 def test_giving_up_is_an_outcome(tmp_path: Path) -> None:
-    left = play(tmp_path, [{"write": {"path": "notes.txt", "content": "half\n"}}, {"give_up": "too hard"}])
+    left = play(
+        tmp_path, [{"write": {"path": "notes.txt", "content": "half\n"}}, {"give_up": "too hard"}]
+    )
     agent = left.result["agents"]["agent1"]
     assert (agent["status"], agent["error"]) == ("gave_up", "too hard")
     assert "+half" in left.patch()
@@ -113,7 +119,9 @@ def test_giving_up_is_an_outcome(tmp_path: Path) -> None:
 
 def test_hidden_tests_and_runner_configuration_come_from_the_dataset(tmp_path: Path) -> None:
     cheat = [
-        {"run": "echo true >tests/f1.sh; echo 'import os; os._exit(0)' >conftest.py; echo ok >>README.md"}
+        {
+            "run": "echo true >tests/f1.sh; echo 'import os; os._exit(0)' >conftest.py; echo ok >>README.md"
+        }
     ]
     evaluation = play(tmp_path, cheat).evaluation
     assert evaluation["agent1"]["success"] is False
@@ -152,7 +160,9 @@ def test_the_helper_of_these_tests_writes_what_scripted_reads(tmp_path: Path) ->
     from cooperbench.models import seats_of
     from tests.tiny import write_tiny
 
-    script = write_script(tmp_path / "s.yaml", {1: [{"run": "true"}], 2: []}, solo=[{"think": "hm"}])
+    script = write_script(
+        tmp_path / "s.yaml", {1: [{"run": "true"}], 2: []}, solo=[{"think": "hm"}]
+    )
     (pair,) = discover(write_tiny(tmp_path / "d"), features=[1, 2]).pairs
     (solo,) = seats_of(pair, "solo")
     assert steps_for(script, pair, solo, "solo") == [{"think": "hm"}]

@@ -28,8 +28,13 @@ def test_seats_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_
     first, second = tmp_path / "a.yaml", tmp_path / "b,c.yaml"
     first.touch()
     second.touch()
-    config = replace(make_config(tmp_path), agent=f"nop, {THINKER}", model="x, y", agent_config=f"{first},")
-    assert config.assigned(pair_of(1, 2)) == (Assigned("nop", None, first), Assigned(THINKER, "y", None))
+    config = replace(
+        make_config(tmp_path), agent=f"nop, {THINKER}", model="x, y", agent_config=f"{first},"
+    )
+    assert config.assigned(pair_of(1, 2)) == (
+        Assigned("nop", None, first),
+        Assigned(THINKER, "y", None),
+    )
     for_all = replace(config, agent=THINKER, model="x", agent_config=str(second))
     assert for_all.assigned(pair_of(1, 2, 3)) == (Assigned(THINKER, "x", second),) * 3
     url = "http://localhost:8000/v1"
@@ -49,7 +54,10 @@ def test_seats_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_
         ({"agent": ","}, r"',' is no list of agents"),
         ({"agent": "nop,nope,nop"}, r"no agent 'nope'"),
         ({"agent_config": "nowhere.yaml,x.yaml"}, r"nowhere\.yaml: no such agent config"),
-        ({"model": "x,y", "setting": "solo"}, r"2 models \(x,y\) for 1 seat in setting solo; give one"),
+        (
+            {"model": "x,y", "setting": "solo"},
+            r"2 models \(x,y\) for 1 seat in setting solo; give one",
+        ),
     ],
 )
 def test_a_wrong_assignment_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -57,7 +65,9 @@ def test_a_wrong_assignment_is_refused(tmp_path: Path, change: dict[str, Any], s
         replace(make_config(tmp_path), **change).assigned(pair_of(1, 2, 3))
 
 
-def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_not(tmp_path: Path) -> None:
+def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_not(
+    tmp_path: Path,
+) -> None:
     config = replace(make_config(tmp_path), agent=THINKER, model="x")
     assert (config.identity()["agent"], config.identity()["model_name"]) == (THINKER, "x")
     assert config.identity()["agent_config_sha256"] is None
@@ -93,9 +103,20 @@ def test_only_models_that_are_asked_are_recorded(
     config.check_against_disk()
 
 
-def test_an_automatic_name_tells_who_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_automatic_name_tells_who_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = write_tiny(tmp_path / "data")
-    words = ["run", "--dry-run", "--backend", "local", "--dataset-dir", str(data), "--log-dir", str(tmp_path)]
+    words = [
+        "run",
+        "--dry-run",
+        "--backend",
+        "local",
+        "--dataset-dir",
+        str(data),
+        "--log-dir",
+        str(tmp_path),
+    ]
     main([*words, "-a", f"nop,{THINKER}", "-m", "a/gpt-4o,b/claude-sonnet-4-5"])
     assert "coop-nop+Thinker-gpt-4o+claude-sonnet-4-5: 6 pairs" in capsys.readouterr().out
     assert main([*words, "-a", "nop,nop,nop"]) == 2

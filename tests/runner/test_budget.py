@@ -24,7 +24,20 @@ def words(tmp_path: Path, agent: str) -> list[str]:
     data = tmp_path / "data"
     if not data.exists():
         write_tiny(data, (1, 2, 3))
-    common = ["run", "-n", "r", "-a", agent, "-m", "m", "--backend", "local", "-c", "1", "--log-dir"]
+    common = [
+        "run",
+        "-n",
+        "r",
+        "-a",
+        agent,
+        "-m",
+        "m",
+        "--backend",
+        "local",
+        "-c",
+        "1",
+        "--log-dir",
+    ]
     return [*common, str(tmp_path / "logs"), "--dataset-dir", str(data)]
 
 
@@ -59,12 +72,16 @@ def test_attempts_that_were_replaced_or_broken_off_have_cost_something(tmp_path:
     assert spent_on_disk(paths) == 8 * COST
     (left.folder / "result.json").unlink()
     trajectory = left.trajectory("agent2")
-    (left.folder / "agent2/steps.jsonl").write_text("\n".join(map(json.dumps, trajectory["steps"][:-2])))
+    (left.folder / "agent2/steps.jsonl").write_text(
+        "\n".join(map(json.dumps, trajectory["steps"][:-2]))
+    )
     (left.folder / "agent2/trajectory.json").unlink()
     assert spent_on_disk(paths) == 8 * COST
 
 
-def test_the_status_tells_less_than_a_cent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_tells_less_than_a_cent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     left = run_tiny(tmp_path, THINKER, auto_eval=False, model_name="m")
     (left.folder / "result.json").write_text(json.dumps(left.result | {"cost": 0.0021}))
     assert main(["status", "r", "--log-dir", str(tmp_path / "logs")]) == 0
@@ -83,7 +100,9 @@ def test_what_no_pair_can_mend_stops_the_run_with_one_line_and_keeps_what_is_fin
     assert not (folder / "f1_f3/result.json").exists()
     assert not (folder / "f2_f3").exists()
     whole = json.loads((tmp_path / "logs/r/summary.json").read_text())
-    assert whole["spent"] - whole["cost"] in (COST, 2 * COST), "what was broken off was paid for, too"
+    assert whole["spent"] - whole["cost"] in (COST, 2 * COST), (
+        "what was broken off was paid for, too"
+    )
     summary = whole["settings"]["coop"]
     assert (summary["errors"], summary["missing"], summary["cost"]) == (0, 2, 2 * COST)
     for path in (tmp_path / "logs").rglob("*"):

@@ -58,7 +58,9 @@ def test_an_experiment_that_never_began_takes_other_settings(tmp_path: Path) -> 
 def test_selection_and_concurrency_may_change(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     config.save()
-    later = replace(config, concurrency=1, repo="x", task_id=0, features=(1, 2), force=True, setting="solo")
+    later = replace(
+        config, concurrency=1, repo="x", task_id=0, features=(1, 2), force=True, setting="solo"
+    )
     later.check_against_disk()
     later.save()
     stored = read_json(config.paths.config)
@@ -110,7 +112,9 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
         ({"agent_config": 5}, "agent_config is 5; it must be a path"),
     ],
 )
-def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+def test_values_that_cannot_work_are_refused(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
     with pytest.raises(UserError, match=said):
         replace(make_config(tmp_path), **change)  # type: ignore[arg-type]
 
@@ -119,10 +123,16 @@ def test_values_that_cannot_work_are_refused(tmp_path: Path, change: dict[str, o
     ("arguments", "said"),
     [
         ({"run_name": None}, "None is no usable experiment name"),
-        ({"run_name": "r", "features": "1,2"}, "features is '1,2'; it must be a list of whole numbers"),
+        (
+            {"run_name": "r", "features": "1,2"},
+            "features is '1,2'; it must be a list of whole numbers",
+        ),
         ({"run_name": "r", "features": ["1"]}, r"features is \['1'\]"),
         ({"run_name": "r", "features": 1}, "features is 1; it must be a list of whole numbers"),
-        ({"run_name": "r", "agent": "mini_swe_agent", "backend": "nosuch"}, "unknown backend 'nosuch'"),
+        (
+            {"run_name": "r", "agent": "mini_swe_agent", "backend": "nosuch"},
+            "unknown backend 'nosuch'",
+        ),
     ],
 )
 def test_the_function_refuses_in_one_line(
@@ -163,7 +173,9 @@ def test_an_option_is_the_same_for_the_function_and_the_command() -> None:
 
 
 def test_a_keyword_that_is_no_option_is_named() -> None:
-    with pytest.raises(TypeError, match=r"run\(\) got an unexpected keyword argument 'step_limits'"):
+    with pytest.raises(
+        TypeError, match=r"run\(\) got an unexpected keyword argument 'step_limits'"
+    ):
         run("r", step_limits=3)
 
 
@@ -174,7 +186,11 @@ def test_every_option_is_a_keyword_of_the_function(tmp_path: Path) -> None:
         "test_timeout_seconds": "test_timeout",
         "time_limit_seconds": "time_limit",
     }
-    every = {others.get(one.name, one.name): one.default for one in fields(RunOptions) if one.name in OPTIONS}
+    every = {
+        others.get(one.name, one.name): one.default
+        for one in fields(RunOptions)
+        if one.name in OPTIONS
+    }
     places: dict[str, Any] = {"run_name": "r", "dataset_dir": "demo", "logs_dir": tmp_path}
     with pytest.raises(UserError, match="step_limit is 0"):
         run(**{**every, **places, "step_limit": 0})

@@ -28,7 +28,9 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_judge=12)
     features = Task("r", 1, tmp_path, (1, 2)).features
     display.pair_started(pair, [Seat(f"agent{one.feature_id}", (one,)) for one in features])
-    display.message(pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z"))
+    display.message(
+        pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z")
+    )
     display.pair_ended(pair, {"status": "completed"})
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[CooperBench] Starting experiment: my-first-experiment"
@@ -92,9 +94,13 @@ def test_a_verdict_says_what_went_wrong(
 
 
 def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_path: Path) -> None:
-    evaluation = {"status": "no_reference", "error": "feature 2: the golden patch does not pass: \x1b[2Jboom"}
+    evaluation = {
+        "status": "no_reference",
+        "error": "feature 2: the golden patch does not pass: \x1b[2Jboom",
+    }
     assert (
-        verdict_text(evaluation) == "– no reference: feature 2: the golden patch does not pass: \\x1b[2Jboom"
+        verdict_text(evaluation)
+        == "– no reference: feature 2: the golden patch does not pass: \\x1b[2Jboom"
     )
     stream = io.StringIO()
     display = LiveDisplay(Console(file=stream, force_terminal=True, width=160))
@@ -113,7 +119,8 @@ def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_pa
 def test_a_terminal_gets_the_live_display_and_the_summary(tmp_path: Path) -> None:
     dataset = write_tiny(tmp_path / "data")
     script = write_script(
-        tmp_path / "s.yaml", {1: [{"send": "[bold]hello[/bold] there"}, {"run": "sleep 1"}], 2: [{"wait": 5}]}
+        tmp_path / "s.yaml",
+        {1: [{"send": "[bold]hello[/bold] there"}, {"run": "sleep 1"}], 2: [{"wait": 5}]},
     )
     words = [
         sys.executable, "-m", "cooperbench", "run", "-n", "r", "-a", "scripted", "--agent-config", str(script), "-f", "1,2",

@@ -36,7 +36,9 @@ def change(*feature_ids: int) -> str:
 
 def cloned(left: Left, target: Path) -> dict[str, str]:
     """The branches of the final bundle."""
-    subprocess.run(["git", "clone", "-q", "--bare", left.folder / "team.bundle", target], check=True)
+    subprocess.run(
+        ["git", "clone", "-q", "--bare", left.folder / "team.bundle", target], check=True
+    )
     lines = subprocess.run(
         ["git", "for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads"],
         cwd=target, check=True, capture_output=True, text=True,
@@ -281,7 +283,12 @@ def test_work_in_the_middle_of_a_conflict_is_handed_in_as_it_is(tmp_path: Path) 
     line = "sed -i '3s/.*/{}/' app.txt"
     left = share(
         tmp_path,
-        [line.format("mine"), COMMIT, WAIT_FOR.format("agent2"), "git merge team/agent2; echo code $?"],
+        [
+            line.format("mine"),
+            COMMIT,
+            WAIT_FOR.format("agent2"),
+            "git merge team/agent2; echo code $?",
+        ],
         [line.format("theirs"), COMMIT, PUSH.format("agent2")],
     )
     assert "code 1" in left.observations("agent1")[3]

@@ -44,12 +44,20 @@ def write_wide(root: Path, features: int) -> Path:
         }
 
     return write_dataset(
-        root, {REPO: {TASK_ID: list(range(1, features + 1))}}, feature_content=content, task_content=task
+        root,
+        {REPO: {TASK_ID: list(range(1, features + 1))}},
+        feature_content=content,
+        task_content=task,
     )
 
 
 def options(tmp_path: Path, data: Path, **more: Any) -> dict[str, Any]:
-    shared = {"backend": "local", "dataset_dir": data, "logs_dir": tmp_path / "logs", "concurrency": 2}
+    shared = {
+        "backend": "local",
+        "dataset_dir": data,
+        "logs_dir": tmp_path / "logs",
+        "concurrency": 2,
+    }
     return {**shared, "eval_concurrency": 2, "time_limit": 240, **more}
 
 
@@ -66,11 +74,11 @@ def test_sixteen_agents_write_to_all_share_git_and_are_judged(
         for number in range(2, 17)
     }
     first = steps[2][0] | {"apply": f"data/{REPO}/task{TASK_ID}/feature1/feature.patch"}
-    share = (
-        "git add -A && git -c user.name=a -c user.email=a@b.c commit -qm one && git push -q team HEAD:agent1"
-    )
+    share = "git add -A && git -c user.name=a -c user.email=a@b.c commit -qm one && git push -q team HEAD:agent1"
     steps[1] = [first, {"run": share}, {"run": "send_message --all 'hello from agent1'"}]
-    steps[1] += [{"wait": {"seconds": 120, "for": f"agent{number} has it"}} for number in range(2, 17)]
+    steps[1] += [
+        {"wait": {"seconds": 120, "for": f"agent{number} has it"}} for number in range(2, 17)
+    ]
     steps[16].append({"run": "git fetch -q team && git cat-file -p team/agent1:part1.txt"})
     script = tmp_path / "script.yaml"
     script.write_text(yaml.safe_dump({"repos": {REPO: {TASK_ID: {"coop": steps}}}}))
@@ -93,8 +101,12 @@ def test_sixteen_agents_write_to_all_share_git_and_are_judged(
     assert evaluation["canary"].keys() == evaluation["merged"]["features"].keys()
     assert "clean_order" not in evaluation["merged"]
     messages = left.json("conversation.json")["messages"]
-    assert {one["to"] for one in messages if one["from"] == "agent1"} == {f"agent{n}" for n in range(2, 17)}
-    assert {one["from"] for one in messages if one["to"] == "agent1"} == {f"agent{n}" for n in range(2, 17)}
+    assert {one["to"] for one in messages if one["from"] == "agent1"} == {
+        f"agent{n}" for n in range(2, 17)
+    }
+    assert {one["from"] for one in messages if one["to"] == "agent1"} == {
+        f"agent{n}" for n in range(2, 17)
+    }
     assert "feature 1" in left.observations("agent16")[-1]
 
     detail, found = pair_detail(load_run(tmp_path / "logs", "wide").pairs[0])
@@ -103,16 +115,29 @@ def test_sixteen_agents_write_to_all_share_git_and_are_judged(
     assert len(found.overlaps) == 120
     capsys.readouterr()
     logs = ["--log-dir", str(tmp_path / "logs")]
-    assert main(["export", "wide", "--format", "csv", "-o", str(tmp_path / "pairs.csv"), *logs]) == 0
+    assert (
+        main(["export", "wide", "--format", "csv", "-o", str(tmp_path / "pairs.csv"), *logs]) == 0
+    )
     (row,) = csv.DictReader(io.StringIO((tmp_path / "pairs.csv").read_text()))
     assert row["features"] == ",".join(map(str, everyone))
-    assert (row["agent16_agent"], row["agent16_success"], list(row)[-1]) == ("scripted", "true", "suspicious")
+    assert (row["agent16_agent"], row["agent16_success"], list(row)[-1]) == (
+        "scripted",
+        "true",
+        "suspicious",
+    )
     for kind in ("parquet", "junit", "atif", "leaderboard"):
         assert main(["export", "wide", "--format", kind, *logs]) == 0
-    assert main(["export", "--verify", str(tmp_path / "logs/wide/export/submission.json"), *logs]) == 0
-    assert main(["report", "wide", "--coordination", "--html", str(tmp_path / "page.html"), *logs]) == 0
+    assert (
+        main(["export", "--verify", str(tmp_path / "logs/wide/export/submission.json"), *logs]) == 0
+    )
+    assert (
+        main(["report", "wide", "--coordination", "--html", str(tmp_path / "page.html"), *logs])
+        == 0
+    )
 
-    again = options(tmp_path, data, features=everyone, agent="replay", git_enabled=True, canary=False)
+    again = options(
+        tmp_path, data, features=everyone, agent="replay", git_enabled=True, canary=False
+    )
     run("again", **again, agent_config=str(tmp_path / "logs/wide"))
     replayed = Left(tmp_path / "logs/again/coop" / REPO / str(TASK_ID) / name)
     assert replayed.evaluation["overall_success"] is True
@@ -155,7 +180,9 @@ def test_groups_of_a_task_by_size_are_run_and_continued(
     assert solo.evaluation["overall_success"] is True
 
 
-def test_a_conflict_of_the_order_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_conflict_of_the_order_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = write_tiny(tmp_path / "data", (1, 2, 3))
     work: dict[int, list[Any]] = {
         1: [{"run": "sed -i '6i feature 1' app.txt && git mv app.txt moved.txt"}],
@@ -164,19 +191,36 @@ def test_a_conflict_of_the_order_is_told(tmp_path: Path, capsys: pytest.CaptureF
     }
     script = tmp_path / "script.yaml"
     script.write_text(yaml.safe_dump({"repos": {REPO: {TASK_ID: {"coop": work}}}}))
-    run("o", features=[1, 2, 3], agent="scripted", agent_config=str(script), **options(tmp_path, data))
+    run(
+        "o",
+        features=[1, 2, 3],
+        agent="scripted",
+        agent_config=str(script),
+        **options(tmp_path, data),
+    )
     merged = Left(tmp_path / "logs/o/coop" / REPO / str(TASK_ID) / "f1_f2_f3").evaluation["merged"]
     assert merged["merge_status"] == "conflict"
     assert sorted(merged["clean_order"]) == ["agent1", "agent2", "agent3"]
     assert merged["clean_order"] != ["agent1", "agent2", "agent3"]
     capsys.readouterr()
     assert main(["report", "o", "--log-dir", str(tmp_path / "logs")]) == 0
-    assert "o:coop: 1 conflict of three and more would merge in another order" in capsys.readouterr().out
+    assert (
+        "o:coop: 1 conflict of three and more would merge in another order"
+        in capsys.readouterr().out
+    )
 
 
 def test_golden_conflicts_by_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_tiny(tmp_path / "data", (1, 2, 3, 4))
-    words = ["--conflicts-only", "--backend", "local", "--dataset-dir", str(data), "--agents", "2,3,4"]
+    words = [
+        "--conflicts-only",
+        "--backend",
+        "local",
+        "--dataset-dir",
+        str(data),
+        "--agents",
+        "2,3,4",
+    ]
     assert main(["validate", *words, "--report", str(tmp_path / "report.json")]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "6 golden pairs: 1 conflict, 5 merge cleanly",

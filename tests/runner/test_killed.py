@@ -176,7 +176,9 @@ run("r", agent="half_imported:Agent", backend="local", dataset_dir="data", logs_
 """
 
 
-@pytest.mark.parametrize(("program", "import_seconds"), [(None, 3), (PROGRAM, 3)], ids=["command", "call"])
+@pytest.mark.parametrize(
+    ("program", "import_seconds"), [(None, 3), (PROGRAM, 3)], ids=["command", "call"]
+)
 def test_an_interrupted_run_ends_in_the_middle_of_an_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, import_seconds: int
 ) -> None:
@@ -192,7 +194,9 @@ def test_an_interrupted_run_ends_in_the_middle_of_an_import(
         harness.words = [sys.executable, "-c", program]
     process = harness.start()
     deadline = time.monotonic() + 30
-    while not list((tmp_path / "logs").rglob("agent1.log")) or not (tmp_path / "importing").exists():
+    while (
+        not list((tmp_path / "logs").rglob("agent1.log")) or not (tmp_path / "importing").exists()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     output = harness.interrupt(process)
@@ -232,7 +236,9 @@ class Agent:
 """
 
 
-@pytest.mark.parametrize("module", [INTERRUPTED_FINALIZER, INTERRUPTED_CLASS], ids=["finalizer", "class"])
+@pytest.mark.parametrize(
+    "module", [INTERRUPTED_FINALIZER, INTERRUPTED_CLASS], ids=["finalizer", "class"]
+)
 def test_an_interrupt_where_python_would_lose_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:

@@ -25,17 +25,25 @@ def messages(left: Left) -> list[dict[str, Any]]:
 def test_a_message_arrives_once_in_order_and_is_on_record(tmp_path: Path) -> None:
     left = talk(
         tmp_path,
-        [{"run": 'for n in 1 2 3; do echo "part $n: \'quoted\' \\"ä✓\\"" | send_message agent2; done'}],
+        [
+            {
+                "run": 'for n in 1 2 3; do echo "part $n: \'quoted\' \\"ä✓\\"" | send_message agent2; done'
+            }
+        ],
         [{"wait": {"for": "part 3", "seconds": 90}}],
     )
     found = messages(left)
-    assert [message["message"] for message in found] == [f"part {n}: 'quoted' \"ä✓\"" for n in (1, 2, 3)]
+    assert [message["message"] for message in found] == [
+        f"part {n}: 'quoted' \"ä✓\"" for n in (1, 2, 3)
+    ]
     assert [message["sequence"] for message in found] == [1, 2, 3]
     assert {(message["from"], message["to"], message["feature_id"]) for message in found} == {
         ("agent1", "agent2", 1)
     }
     assert all(message["delivered_at"] >= message["timestamp"] for message in found)
-    received = [step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"]
+    received = [
+        step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"
+    ]
     assert [step["args"]["sequence"] for step in received] == [1, 2, 3]
 
 
@@ -50,7 +58,9 @@ def test_mistakes_are_said_on_stderr_with_a_code(tmp_path: Path) -> None:
         "send_message agent2 -- --dashes are text; echo code $?",
     ]
     left = talk(
-        tmp_path, [{"run": command} for command in commands], [{"wait": {"for": "dashes", "seconds": 90}}]
+        tmp_path,
+        [{"run": command} for command in commands],
+        [{"wait": {"for": "dashes", "seconds": 90}}],
     )
     seen = left.observations()
     assert "no colleague 'agent9'; there is: agent2" in seen[0]
@@ -124,7 +134,9 @@ def test_a_megabyte_goes_through_whole(tmp_path: Path) -> None:
 
 def test_all_reaches_everybody_and_each_is_on_record(tmp_path: Path) -> None:
     waiting = [{"wait": {"for": "to all", "seconds": 90}}]
-    left = talk(tmp_path, [{"run": "send_message --all 'to all of you'"}], waiting, features=(1, 2, 3))
+    left = talk(
+        tmp_path, [{"run": "send_message --all 'to all of you'"}], waiting, features=(1, 2, 3)
+    )
     assert sorted(message["to"] for message in messages(left)) == ["agent2", "agent3"]
 
 
@@ -144,7 +156,9 @@ def test_rubbish_in_the_team_folder_breaks_nothing(tmp_path: Path) -> None:
 
 
 def test_without_messaging_there_is_no_command(tmp_path: Path) -> None:
-    left = talk(tmp_path, [{"run": "send_message agent2 hi; echo code $?"}], [], messaging_enabled=False)
+    left = talk(
+        tmp_path, [{"run": "send_message agent2 hi; echo code $?"}], [], messaging_enabled=False
+    )
     assert "code 127" in left.observations()[0]
     assert not (left.folder / "conversation.json").exists()
 
@@ -154,12 +168,18 @@ def test_what_comes_during_the_last_step_is_on_record_as_not_delivered(tmp_path:
     left = talk(tmp_path, [{"run": "send_message agent2 hello"}], [{"run": arrived}])
     (message,) = messages(left)
     assert message["sender_step"] == 1
-    assert (message["delivered_at"], message["delivered_step"], message["delivered_by"]) == (None, None, None)
+    assert (message["delivered_at"], message["delivered_step"], message["delivered_by"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_what_is_read_in_the_last_step_is_on_record_as_delivered(tmp_path: Path) -> None:
     left = talk(
-        tmp_path, [{"run": "sleep 1; send_message agent2 hello"}], [{"run": "read_messages --wait 30"}]
+        tmp_path,
+        [{"run": "sleep 1; send_message agent2 hello"}],
+        [{"run": "read_messages --wait 30"}],
     )
     (message,) = messages(left)
     assert (message["delivered_step"], message["delivered_by"]) == (1, "command")
@@ -173,7 +193,9 @@ def test_messages_from_a_pipe_a_loop_and_a_script(tmp_path: Path) -> None:
             {"run": "echo 'from a pipe' | tr a-z A-Z | send_message agent2 >/dev/null"},
             {"run": 'for n in 1 2; do send_message agent2 "loop $n" || exit; done'},
             {"run": write},
-            {"run": "(cd /; send_message agent2 <<'MSG'\n`not run` $HOME \"quoted\"\n\n  ✓ ä\nMSG\n)"},
+            {
+                "run": "(cd /; send_message agent2 <<'MSG'\n`not run` $HOME \"quoted\"\n\n  ✓ ä\nMSG\n)"
+            },
             {"run": "env -i PATH=\"$PATH\" sh -c 'send_message agent2 last'"},
         ],
         [{"wait": {"for": "last", "seconds": 60}}],

@@ -71,7 +71,9 @@ class Run(Harness):
 
 
 def importing(run: Run) -> Reached:
-    (run.modules / "slow.py").write_text(f"import time\nopen({str(run.marker)!r}, 'w')\ntime.sleep(300)\n")
+    (run.modules / "slow.py").write_text(
+        f"import time\nopen({str(run.marker)!r}, 'w')\ntime.sleep(300)\n"
+    )
     run.words += ["-a", "slow:Agent"]
     return run.marker.exists
 
@@ -107,7 +109,9 @@ def merging(run: Run) -> Reached:
 
 def judging(run: Run) -> Reached:
     path = run.task / "runner.sh"
-    path.write_text(path.read_text().replace("cd /workspace/repo\n", f"cd /workspace/repo\n{SLEEP}\n"))
+    path.write_text(
+        path.read_text().replace("cd /workspace/repo\n", f"cd /workspace/repo\n{SLEEP}\n")
+    )
     return lambda: run.has_process(SLEEP) and (run.pair / "result.json").exists()
 
 
@@ -124,7 +128,9 @@ def judging(run: Run) -> Reached:
         (judging, True),
     ],
 )
-def test_interrupted_in_a_phase(tmp_path: Path, phase: Callable[[Run], Reached], finished: bool) -> None:
+def test_interrupted_in_a_phase(
+    tmp_path: Path, phase: Callable[[Run], Reached], finished: bool
+) -> None:
     runs = [Run(tmp_path / str(number)) for number in range(len(SIGNALS))]
     reached = [phase(run) for run in runs]
     processes = [run.begin() for run in runs]

@@ -53,10 +53,14 @@ class TheirBackend:
 
     made: list[str] = []  # noqa: RUF012
 
-    def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> TheirSandbox:
+    def create_sandbox(
+        self, image: str, timeout: int = 600, workdir: str = "/workspace"
+    ) -> TheirSandbox:
         self.made.append(image)
         dataset = os.environ["THEIR_DATASET"]
-        return TheirSandbox(LocalBackend(dataset_dir=Path(dataset)).create_sandbox(image, timeout, workdir))
+        return TheirSandbox(
+            LocalBackend(dataset_dir=Path(dataset)).create_sandbox(image, timeout, workdir)
+        )
 
 
 def run_on_theirs(tmp_path: Path, name: str) -> None:
@@ -77,7 +81,9 @@ def run_on_theirs(tmp_path: Path, name: str) -> None:
     left = run_tiny(tmp_path, "scripted", agent_config=str(script), backend=name)
     assert left.evaluation["overall_success"] is True
     assert set(TheirBackend.made) == {"cooperbench/tiny_task:task7"}
-    assert [message["message"] for message in left.json("conversation.json")["messages"]] == ["hello"]
+    assert [message["message"] for message in left.json("conversation.json")["messages"]] == [
+        "hello"
+    ]
     assert left.observations("agent2")[0].strip() == "1"
 
 
@@ -91,7 +97,9 @@ def test_a_registered_backend_runs_agents_and_evaluation(tmp_path: Path) -> None
     run_on_theirs(tmp_path, "theirs")
 
 
-def test_replacing_get_backend_as_documented_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_get_backend_as_documented_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = backends.get_backend
 
     def custom(name: str) -> EvalBackend:
@@ -101,11 +109,15 @@ def test_replacing_get_backend_as_documented_works(tmp_path: Path, monkeypatch: 
     run_on_theirs(tmp_path, "my_backend")
 
 
-def test_a_backend_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_of_an_installed_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = tmp_path / "site" / "theirs-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[cooperbench.backends]\npackaged = {__name__}:TheirBackend\n")
+    (info / "entry_points.txt").write_text(
+        f"[cooperbench.backends]\npackaged = {__name__}:TheirBackend\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     run_on_theirs(tmp_path, "packaged")
 
@@ -154,7 +166,9 @@ def test_an_adapter_that_crashes_is_an_error_of_ours_and_is_run_again(tmp_path: 
     assert run_tiny(tmp_path, f"{__name__}:BrokenAgent").result["ended_at"] > first["ended_at"]
 
 
-def test_nothing_stays_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_stays_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

@@ -41,12 +41,19 @@ def test_messages_go_through_the_redis_that_was_named_and_leave_nothing(tmp_path
         left = talk(
             tmp_path,
             server.url,
-            [{"send": "over redis"}, {"wait": {"for": "heard", "seconds": 30}}, {"run": "sleep 0.3"}],
+            [
+                {"send": "over redis"},
+                {"wait": {"for": "heard", "seconds": 30}},
+                {"run": "sleep 0.3"},
+            ],
             [{"wait": {"for": "over", "seconds": 30}}, {"send": "heard"}],
         )
         watcher.join(60)
         assert texts(left) == ["over redis", "heard"]
-        assert any(key.startswith("run:r/tiny_task/task7-f1_f2/") and key.endswith(":agent2") for key in seen)
+        assert any(
+            key.startswith("run:r/tiny_task/task7-f1_f2/") and key.endswith(":agent2")
+            for key in seen
+        )
         assert server.keys() == {"run:somebody-else"}
         client.close()
 
@@ -68,12 +75,18 @@ def test_a_redis_that_is_killed_in_mid_run_costs_no_message(tmp_path: Path) -> N
         )
         breaker.join(60)
     assert texts(left) == ["before", "after"]
-    received = [step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"]
+    received = [
+        step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"
+    ]
     assert [step["args"]["content"] for step in received] == ["before", "after"]
 
 
-@pytest.mark.parametrize("url", ["redis://192.0.2.1:PORT", "http://localhost", "redis://localhost:x"])
-def test_a_redis_that_cannot_be_used_is_said_before_anything_is_made(tmp_path: Path, url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["redis://192.0.2.1:PORT", "http://localhost", "redis://localhost:x"]
+)
+def test_a_redis_that_cannot_be_used_is_said_before_anything_is_made(
+    tmp_path: Path, url: str
+) -> None:
     wrong = url.replace("192.0.2.1:PORT", f"localhost.invalid:{free_port()}")
     with pytest.raises(UserError) as caught:
         talk(tmp_path, wrong, [], [])

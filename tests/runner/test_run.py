@@ -28,8 +28,16 @@ def test_golden_patches_that_merge_pass_and_leave_every_documented_file(tmp_path
         assert evaluation[agent]["error"] is None
         assert evaluation[agent]["apply_status"] == "applied"
     merged = evaluation["merged"]
-    assert (merged["tests_passed"], merged["merge_conflict"], merged["merge_status"]) == (4, False, "clean")
-    names = {path.relative_to(left.folder).as_posix() for path in left.folder.rglob("*") if path.is_file()}
+    assert (merged["tests_passed"], merged["merge_conflict"], merged["merge_status"]) == (
+        4,
+        False,
+        "clean",
+    )
+    names = {
+        path.relative_to(left.folder).as_posix()
+        for path in left.folder.rglob("*")
+        if path.is_file()
+    }
     assert names == {
         "result.json", "conversation.json", "eval.json", "merged.patch",
         "agent1.patch", "agent1.log", "agent1/trajectory.json", "agent1/patch.diff",
@@ -37,11 +45,19 @@ def test_golden_patches_that_merge_pass_and_leave_every_documented_file(tmp_path
         "tests/agent1-f1.txt", "tests/agent2-f2.txt", "tests/merged-f1.txt", "tests/merged-f2.txt",
     }  # fmt: skip
     assert "Ran 2 tests" in (left.folder / "tests/merged-f1.txt").read_text()
-    assert {"config.json", "summary.json"} <= {path.name for path in (tmp_path / "logs/r").iterdir()}
+    assert {"config.json", "summary.json"} <= {
+        path.name for path in (tmp_path / "logs/r").iterdir()
+    }
     trajectory = left.trajectory()
-    assert {"agent_id", "feature_id", "model", "start_time", "end_time", "steps", "token_usage"} <= set(
-        trajectory
-    )
+    assert {
+        "agent_id",
+        "feature_id",
+        "model",
+        "start_time",
+        "end_time",
+        "steps",
+        "token_usage",
+    } <= set(trajectory)
     assert trajectory["feature_id"] == 1
 
 
@@ -55,10 +71,15 @@ def test_doing_nothing_scores_nothing(tmp_path: Path) -> None:
     assert summary["rates"]["individual_success"] == {"passed": 0, "of": 1, "rate": 0.0}
 
 
-def test_agents_that_ask_no_model_show_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agents_that_ask_no_model_show_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_tiny(tmp_path, "nop", auto_eval=False)
     words = ["run", "-n", "c", "-a", "oracle", "--backend", "local", "--no-auto-eval", "-f", "1,2"]
-    assert main([*words, "--dataset-dir", str(tmp_path / "data"), "--log-dir", str(tmp_path / "logs")]) == 0
+    assert (
+        main([*words, "--dataset-dir", str(tmp_path / "data"), "--log-dir", str(tmp_path / "logs")])
+        == 0
+    )
     assert "Model:" not in capsys.readouterr().out
     for name in ("r", "c"):
         config = (tmp_path / "logs" / name / "config.json").read_text()
@@ -95,7 +116,8 @@ def test_three_agents_share_a_task(tmp_path: Path) -> None:
 
 def test_one_failing_agent_fails_the_pair_although_the_merge_is_clean(tmp_path: Path) -> None:
     script = write_script(
-        tmp_path / "s.yaml", {1: [{"run": "echo nothing useful >>app.txt"}], 2: [{"apply": "two.patch"}]}
+        tmp_path / "s.yaml",
+        {1: [{"run": "echo nothing useful >>app.txt"}], 2: [{"apply": "two.patch"}]},
     )
     (tmp_path / "two.patch").write_text(golden(2))
     evaluation = run_tiny(tmp_path, "scripted", agent_config=str(script)).evaluation
@@ -107,7 +129,9 @@ def test_one_failing_agent_fails_the_pair_although_the_merge_is_clean(tmp_path: 
     assert evaluation["overall_success"] is False
 
 
-def test_a_finished_pair_is_not_repeated_and_force_keeps_the_earlier_attempt(tmp_path: Path) -> None:
+def test_a_finished_pair_is_not_repeated_and_force_keeps_the_earlier_attempt(
+    tmp_path: Path,
+) -> None:
     left = run_tiny(tmp_path, "oracle")
     before = left.result
     assert run_tiny(tmp_path, "oracle").result == before
@@ -169,10 +193,17 @@ def test_one_patch_can_be_tested_by_itself(tmp_path: Path) -> None:
     wrong = run_patch_test("tiny_task", 7, 1, golden(2), backend="local", dataset_dir=data)
     assert (wrong["success"], wrong["tests_failed"], wrong["exit_code"]) == (False, 1, 1)
     (tmp_path / "p.patch").write_text(golden(1, 2))
-    from_file = run_patch_test("tiny_task", 7, 2, str(tmp_path / "p.patch"), 60, "local", dataset_dir=data)
+    from_file = run_patch_test(
+        "tiny_task", 7, 2, str(tmp_path / "p.patch"), 60, "local", dataset_dir=data
+    )
     assert from_file["success"] is True
     stale = run_patch_test(
-        "tiny_task", 7, 1, golden(1).replace("line 6", "line six"), backend="local", dataset_dir=data
+        "tiny_task",
+        7,
+        1,
+        golden(1).replace("line 6", "line six"),
+        backend="local",
+        dataset_dir=data,
     )
     assert (stale["success"], stale["apply_status"]) == (False, "failed")
     with pytest.raises(UserError, match="feature 99"):
@@ -181,8 +212,17 @@ def test_one_patch_can_be_tested_by_itself(tmp_path: Path) -> None:
         "repo_name": None, "task_id": "7", "feature_id": True, "agent_patch": 5, "timeout": "1", "backend": object(),
     }  # fmt: skip
     for name, value in wrong_types.items():
-        given: dict[str, Any] = {"repo_name": "tiny_task", "task_id": 7, "feature_id": 1, "backend": "local"}
-        with pytest.raises(UserError, match=rf"^{name} is .*; it must be a (name|path|whole number)$"):
+        given: dict[str, Any] = {
+            "repo_name": "tiny_task",
+            "task_id": 7,
+            "feature_id": 1,
+            "backend": "local",
+        }
+        with pytest.raises(
+            UserError, match=rf"^{name} is .*; it must be a (name|path|whole number)$"
+        ):
             run_patch_test(**given | {name: value}, dataset_dir=data)
     with pytest.raises(UserError, match=r"nowhere\.patch"):
-        run_patch_test("tiny_task", 7, 1, str(tmp_path / "nowhere.patch"), backend="local", dataset_dir=data)
+        run_patch_test(
+            "tiny_task", 7, 1, str(tmp_path / "nowhere.patch"), backend="local", dataset_dir=data
+        )

@@ -37,7 +37,9 @@ def work(tmp_path: Path, *agents: Sequence[str | dict[str, Any]], **options: Any
 def updates(left: Left, agent_id: str) -> str:
     """What the team's tools have told an agent between its steps."""
     steps = left.trajectory(agent_id)["steps"]
-    return "\n".join(step["args"]["content"] for step in steps if step["args"].get("kind") == "team")
+    return "\n".join(
+        step["args"]["content"] for step in steps if step["args"].get("kind") == "team"
+    )
 
 
 def until(text: str, seconds: int = 60) -> dict[str, Any]:
@@ -67,7 +69,10 @@ def test_tasks_are_shared_claimed_once_and_on_record(tmp_path: Path) -> None:
     )
     lead, member = left.observations("agent1"), left.observations("agent2")
     assert lead[0] == "#1 [open] agent2: change app.txt\n"
-    assert lead[2] == "#2 [in_progress] agent1: for anybody\n#1 [done] agent2: change app.txt — in app.txt\n"
+    assert (
+        lead[2]
+        == "#2 [in_progress] agent1: for anybody\n#1 [done] agent2: change app.txt — in app.txt\n"
+    )
     assert "task 2 belongs to agent1" in member[0]
     assert "code 2" in member[0]
     assert "there is no task 9" in member[2]
@@ -93,9 +98,7 @@ def test_tasks_are_shared_claimed_once_and_on_record(tmp_path: Path) -> None:
 
 
 def test_of_all_who_race_for_a_task_one_wins(tmp_path: Path) -> None:
-    race = (
-        'for n in 1 2 3 4 5; do until coop-task-list | grep -q "#$n "; do :; done; coop-task-claim $n; done'
-    )
+    race = 'for n in 1 2 3 4 5; do until coop-task-list | grep -q "#$n "; do :; done; coop-task-claim $n; done'
     # Nobody ends before all have tried: what is left unfinished by who ends may be claimed.
     first = f"for n in 1 2 3 4 5; do coop-task-create $n; done; {race}"
     agents: list[list[dict[str, Any]]] = [[{"run": first}], [{"run": race}], [{"run": race}]]
@@ -163,7 +166,9 @@ def test_requests_wait_for_their_answers(tmp_path: Path) -> None:
 
 def test_two_who_ask_each_other_do_not_wait_for_nothing(tmp_path: Path) -> None:
     ask = "coop-request --wait 300 {} question 'what do you do?'"
-    left = work(tmp_path, [ask.format("agent2"), "coop-pending"], [ask.format("agent1"), "coop-pending"])
+    left = work(
+        tmp_path, [ask.format("agent2"), "coop-pending"], [ask.format("agent1"), "coop-pending"]
+    )
     seen = left.observations("agent1")[0] + left.observations("agent2")[0]
     assert "asks you" in seen or "has finished and cannot answer" in seen
     assert left.result["duration_seconds"] < 100
@@ -204,7 +209,9 @@ def test_a_file_is_there_when_its_writer_asks_about_it(tmp_path: Path) -> None:
 
 def test_a_full_folder_gets_one_clear_line(tmp_path: Path) -> None:
     fill = "cd /workspace/shared; for n in $(seq 20); do head -c 1000000 /dev/zero >f$n; done; "
-    left = work(tmp_path, [fill + "head -c 1048577 /dev/zero >large", "true", "true"], [until("f16")])
+    left = work(
+        tmp_path, [fill + "head -c 1048577 /dev/zero >large", "true", "true"], [until("f16")]
+    )
     told = [line for line in updates(left, "agent1").splitlines() if "Not shared" in line]
     assert len(told) == 1
     assert "f" in told[0]
@@ -254,7 +261,10 @@ def test_a_lead_that_never_integrates_changes_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = work(tmp_path, [feature(1)], [feature(2)], auto_eval=True)
-    assert (left.evaluation["overall_success"], left.evaluation["integrated_by_lead"]) == (True, False)
+    assert (left.evaluation["overall_success"], left.evaluation["integrated_by_lead"]) == (
+        True,
+        False,
+    )
     assert "feature 2" not in left.patch("agent1")
     assert (left.folder / "tests/lead-f2.txt").exists()
     capsys.readouterr()
@@ -264,11 +274,15 @@ def test_a_lead_that_never_integrates_changes_no_verdict(
     assert table[table.index("files") + 1 :][:3] == ["r", "1", "0"]
 
 
-def test_a_team_is_compared_with_one_agent_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_team_is_compared_with_one_agent_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     work(tmp_path, [feature(1)], ["true"], auto_eval=True, run_name="together")
     run_tiny(tmp_path, "oracle", setting="solo", run_name="alone")
     capsys.readouterr()
-    assert main(["compare", "alone", "together", "--log-dir", str(tmp_path / "logs"), "--json"]) == 0
+    assert (
+        main(["compare", "alone", "together", "--log-dir", str(tmp_path / "logs"), "--json"]) == 0
+    )
     (compared,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert (compared["first"], compared["second"]) == ("alone:solo", "together:team")
     assert compared["coordination_deficit"]["value"] == 1.0
@@ -312,7 +326,9 @@ class Look:
 def test_a_switch_removes_exactly_its_part(tmp_path: Path, part: str | None) -> None:
     keywords = TEAM_PARTS | {"git": "team_git"}
     options: dict[str, Any] = {keywords[part]: False} if part else {}
-    left = run_tiny(tmp_path, "tests.runner.test_team:Look", setting="team", auto_eval=False, **options)
+    left = run_tiny(
+        tmp_path, "tests.runner.test_team:Look", setting="team", auto_eval=False, **options
+    )
     prompt, has, tools = [
         step["args"].get("content") or step["observation"] for step in left.trajectory()["steps"]
     ]
@@ -341,7 +357,17 @@ def test_without_refresh_changes_are_seen_by_who_looks(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["run", "--setting", "team", "--dataset-dir", "demo", "--backend", "local", "-a", "oracle"]
+    call = [
+        "run",
+        "--setting",
+        "team",
+        "--dataset-dir",
+        "demo",
+        "--backend",
+        "local",
+        "-a",
+        "oracle",
+    ]
     assert main([*call, "-f", "1"]) == 2
     assert main([*call, "--prompts", str(tmp_path)]) == 2
     (tmp_path / "lead.md.j2").write_text("{{ nonsense }}")
@@ -353,9 +379,21 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "'nonsense' is undefined" in lines[2]
 
 
-def test_prompts_are_shown_and_can_be_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_are_shown_and_can_be_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "member.md.j2").write_text("Do as {{ lead }} says.\n")
-    call = ["prompts", "--setting", "team", "--dataset-dir", "demo", "--backend", "local", "-a", "oracle"]
+    call = [
+        "prompts",
+        "--setting",
+        "team",
+        "--dataset-dir",
+        "demo",
+        "--backend",
+        "local",
+        "-a",
+        "oracle",
+    ]
     assert main([*call, "--prompts", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     lead, member = shown.out.split("===== agent2")

@@ -45,7 +45,11 @@ def test_agents_and_models_are_recorded_seat_by_seat(thought: Thought) -> None:
     result = thought.left.result
     for agent_id, model in (("agent1", "vendor/gpt-x"), ("agent2", "free-for-all")):
         record = result["agents"][agent_id]
-        assert (record["agent"], record["agent_version"], record["model"]) == (THINKER, "1.2.3", model)
+        assert (record["agent"], record["agent_version"], record["model"]) == (
+            THINKER,
+            "1.2.3",
+            model,
+        )
         trajectory = thought.left.trajectory(agent_id)
         assert (trajectory["agent"], trajectory["model"]) == (THINKER, model)
     config = json.loads((thought.root / "logs/r/config.json").read_text())
@@ -67,29 +71,47 @@ def test_accounts_add_up_and_calls_without_a_price_are_said(thought: Thought) ->
     summary = json.loads((thought.root / "logs/r/summary.json").read_text())
     for record in (result, summary, summary["settings"]["coop"]):
         assert (record["cost"], record["model_calls"], record["unpriced_calls"]) == (2 * COST, 4, 2)
-        assert {name: record[name] for name in TOKENS} == {name: 4 * count for name, count in TOKENS.items()}
+        assert {name: record[name] for name in TOKENS} == {
+            name: 4 * count for name, count in TOKENS.items()
+        }
         assert record["model_seconds"] == 2.0
-    assert "cost $0.50, 480 tokens (160 cached), 4 model calls, 4 steps, 2 messages" in thought.printed
+    assert (
+        "cost $0.50, 480 tokens (160 cached), 4 model calls, 4 steps, 2 messages" in thought.printed
+    )
     assert "cost without 2 calls of models without a known price" in thought.printed
 
 
 def test_the_record_is_complete_and_the_log_is_for_people(thought: Thought) -> None:
     trajectory = thought.left.trajectory()
     actions = [step["action"] for step in trajectory["steps"]]
-    assert actions == ["tell", "tell", "reply", "run", "reply", "send_message", "receive_message", "tell"]
+    assert actions == [
+        "tell",
+        "tell",
+        "reply",
+        "run",
+        "reply",
+        "send_message",
+        "receive_message",
+        "tell",
+    ]
     assert all(step["timestamp"] for step in trajectory["steps"])
     reply = trajectory["steps"][2]
     assert reply["args"]["content"] == "I add feature 1.\nIt goes into line 6."
     assert (reply["tokens"], reply["cost"], reply["reasoning"]) == (TOKENS, COST, "It is short.")
     log = (thought.left.folder / "agent1.log").read_text()
-    assert "reply (100 + 20 tokens, $0.2500, 0.5s)\n    I add feature 1.\n    It goes into line 6.\n" in log
+    assert (
+        "reply (100 + 20 tokens, $0.2500, 0.5s)\n    I add feature 1.\n    It goes into line 6.\n"
+        in log
+    )
     assert "    $ sed -i '6s/$/\\nfeature 1/' app.txt\n    $ echo done" in log
     assert "    > done\n" in log
     assert "receive_message from agent2\n    feature 2 is in\n" in log
     assert "no known price" in (thought.left.folder / "agent2.log").read_text()
 
 
-def test_other_models_are_another_experiment(thought: Thought, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_models_are_another_experiment(
+    thought: Thought, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         "run",
         "-n",
@@ -101,7 +123,9 @@ def test_other_models_are_another_experiment(thought: Thought, capsys: pytest.Ca
         "--dataset-dir",
         str(thought.root / "data"),
     ]
-    code = main([*words, "--log-dir", str(thought.root / "logs"), "-m", "vendor/gpt-x", "--dry-run"])
+    code = main(
+        [*words, "--log-dir", str(thought.root / "logs"), "-m", "vendor/gpt-x", "--dry-run"]
+    )
     assert code == 2
     assert "model_name: 'vendor/gpt-x,free-for-all' → 'vendor/gpt-x'" in capsys.readouterr().err
 
@@ -110,7 +134,10 @@ def as_if_killed(logs: Path) -> None:
     """The journals that the finished trajectories were made of, each with a line that was cut off."""
     for path in logs.rglob("trajectory.json"):
         trajectory = json.loads(path.read_text())
-        start = {"action": "start", "args": {"agent": trajectory["agent"], "model": trajectory["model"]}}
+        start = {
+            "action": "start",
+            "args": {"agent": trajectory["agent"], "model": trajectory["model"]},
+        }
         lines = [json.dumps(entry) for entry in (start, *trajectory["steps"])]
         path.with_name("steps.jsonl").write_text("\n".join(lines) + '\n{"action": "run", "ar')
         path.unlink()
@@ -126,7 +153,9 @@ def test_a_model_s_run_is_played_again_without_the_model(
     shutil.copytree(thought.root / "logs/r", tmp_path / "logs/source")
     if killed:
         as_if_killed(tmp_path / "logs/source")
-    again = run_tiny(tmp_path, "replay", agent_config=str(tmp_path / "logs/source"), auto_eval=False)
+    again = run_tiny(
+        tmp_path, "replay", agent_config=str(tmp_path / "logs/source"), auto_eval=False
+    )
     for agent_id in ("agent1", "agent2"):
         assert again.patch(agent_id) == thought.left.patch(agent_id)
     messages = [one["message"] for one in again.json("conversation.json")["messages"]]
@@ -143,10 +172,14 @@ def test_the_run_is_exported_as_the_interchange_format_wants_it(
     shutil.copytree(thought.root / "logs/r", tmp_path / "logs/r")
     if killed:
         as_if_killed(tmp_path / "logs/r")
-    assert main(["export", "r", "--log-dir", str(tmp_path / "logs"), "-o", str(tmp_path / "out")]) == 0
+    assert (
+        main(["export", "r", "--log-dir", str(tmp_path / "logs"), "-o", str(tmp_path / "out")]) == 0
+    )
     assert capsys.readouterr().out == f"wrote 3 files of 1 pair to {tmp_path / 'out'}\n"
     folder = tmp_path / "out/coop" / REPO / str(TASK_ID) / "f1_f2"
-    documents: dict[str, Any] = {path.stem: json.loads(path.read_bytes()) for path in folder.iterdir()}
+    documents: dict[str, Any] = {
+        path.stem: json.loads(path.read_bytes()) for path in folder.iterdir()
+    }
     assert sorted(documents) == ["agent1", "agent2", "pair"]
     for document in documents.values():
         Trajectory.model_validate(document, strict=True)

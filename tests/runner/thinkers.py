@@ -30,7 +30,9 @@ def ask(session: Session, answer: str, **more: object) -> None:
     unpriced = session.model == "free-for-all"
     cost = 0.0 if unpriced else COST
     session.reply(
-        answer, Usage(cost, **TOKENS, calls=1, model_seconds=0.5, unpriced_calls=int(unpriced)), **more
+        answer,
+        Usage(cost, **TOKENS, calls=1, model_seconds=0.5, unpriced_calls=int(unpriced)),
+        **more,
     )
 
 
@@ -53,8 +55,14 @@ class Thinker:
         session.tell(session.prompt, "task")
         for feature_id in session.seat.feature_ids:
             line = PLACES[feature_id] + 1
-            ask(session, f"I add feature {feature_id}.\nIt goes into line {line}.", reasoning="It is short.")
-            session.execute(f"sed -i '{line}s/$/\\nfeature {feature_id}/' app.txt\necho done; printf '\\377'")
+            ask(
+                session,
+                f"I add feature {feature_id}.\nIt goes into line {line}.",
+                reasoning="It is short.",
+            )
+            session.execute(
+                f"sed -i '{line}s/$/\\nfeature {feature_id}/' app.txt\necho done; printf '\\377'"
+            )
         if session.colleagues:
             ask(session, "I tell the others.")
             session.execute(f"send_message --all 'feature {session.seat.feature_ids[0]} is in'")

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 SECRET_VARIABLE = "COOPERBENCH_TEST_SECRET"
 SECRET = "hunter2-only-on-the-host"
-CONNECT_ABSTRACT = 'import os, socket; socket.socket(socket.AF_UNIX).connect(chr(0) + os.environ["ABSTRACT"])'
+CONNECT_ABSTRACT = (
+    'import os, socket; socket.socket(socket.AF_UNIX).connect(chr(0) + os.environ["ABSTRACT"])'
+)
 REACH_PORT = "exec 3<>/dev/tcp/127.0.0.1/$PORT && read -r line <&3 && [[ $line == hello ]]"
 
 
@@ -182,15 +184,26 @@ def main() -> None:
     sandbox = backend.create_sandbox("host", options=SandboxOptions())
     escaped = [name for name, script in ATTEMPTS.items() if host.succeeds(sandbox, script)]
     who = sandbox.run(
-        ["bash", "-c", "id -u; python3 -c 'print(1)'; echo x >/workspace/f && git init -q /workspace/g"]
+        [
+            "bash",
+            "-c",
+            "id -u; python3 -c 'print(1)'; echo x >/workspace/f && git init -q /workspace/g",
+        ]
     )
     sandbox.terminate()
     host.close()
     backend.close()
-    left = sorted(path.name for folder in (cache_dir / "sandboxes").iterdir() for path in folder.iterdir())
+    left = sorted(
+        path.name for folder in (cache_dir / "sandboxes").iterdir() for path in folder.iterdir()
+    )
     print(
         json.dumps(
-            {"escaped": escaped, "inside": who.stdout_read(), "errors": who.stderr_read(), "left": left}
+            {
+                "escaped": escaped,
+                "inside": who.stdout_read(),
+                "errors": who.stderr_read(),
+                "left": left,
+            }
         )
     )
 

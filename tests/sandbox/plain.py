@@ -24,12 +24,16 @@ class PlainOwnSandbox:
         self.folder = tempfile.mkdtemp(prefix="cooperbench-plain-")
 
     def exec(self, *args: str) -> PlainResult:
-        return PlainResult(subprocess.run(args, cwd=self.folder, capture_output=True, text=True, check=False))
+        return PlainResult(
+            subprocess.run(args, cwd=self.folder, capture_output=True, text=True, check=False)
+        )
 
     def terminate(self) -> None:
         shutil.rmtree(self.folder)
 
 
 class PlainBackend:
-    def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> PlainOwnSandbox:
+    def create_sandbox(
+        self, image: str, timeout: int = 600, workdir: str = "/workspace"
+    ) -> PlainOwnSandbox:
         return PlainOwnSandbox()

@@ -34,12 +34,27 @@ WORDS = st.binary(max_size=60).map(lambda data: data.replace(b"\0", b"")).map(os
 NAMES = st.one_of(
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True),
     st.sampled_from(
-        ["IFS", "UID", "RANDOM", "BASH_ENV", "LC_ALL", "LANG", "OLDPWD", "cb_words", "a-b", "1x", "ü", "a b"]
+        [
+            "IFS",
+            "UID",
+            "RANDOM",
+            "BASH_ENV",
+            "LC_ALL",
+            "LANG",
+            "OLDPWD",
+            "cb_words",
+            "a-b",
+            "1x",
+            "ü",
+            "a b",
+        ]
     ),
 )
 
 
-def start(scratch: Path, env: dict[str, str] | None = None) -> tuple[Channel, subprocess.Popen[bytes]]:
+def start(
+    scratch: Path, env: dict[str, str] | None = None
+) -> tuple[Channel, subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         ["bash", "-c", sandbox_script("channel.sh"), "channel", str(scratch)],
         stdin=subprocess.PIPE,
@@ -64,7 +79,9 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Channel]:
     assert process.wait(timeout=30) == 0
 
 
-def run(channel: Channel, *argv: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> CommandResult:
+def run(
+    channel: Channel, *argv: str, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> CommandResult:
     return channel.run(Command(argv, timeout_seconds=60, cwd="/", stdin=stdin, env=env or {}))
 
 
@@ -112,7 +129,9 @@ def test_long_output_right_after_long_output(channel: Channel) -> None:
 
 
 @pytest.mark.parametrize(("written", "byte"), [(r"\0", b"\0"), (r"\\", b"\\"), ("x", b"x")])
-def test_a_byte_from_the_background_after_the_end(channel: Channel, written: str, byte: bytes) -> None:
+def test_a_byte_from_the_background_after_the_end(
+    channel: Channel, written: str, byte: bytes
+) -> None:
     script = f"printf now; (sleep 0.02; printf '{written}') &"
     assert run(channel, "bash", "-c", script).stdout == b"now" + byte
 
@@ -126,7 +145,9 @@ def test_commands_that_end_when_readers_are_started_for_them(channel: Channel) -
 
 def test_an_end_that_is_not_heard_is_seen_soon(channel: Channel) -> None:
     """What bash reads just when its time is up is lost, which is no reason to wait for a second."""
-    times = [run(channel, "sleep", f"{0.044 + 0.0001 * step}").duration_seconds for step in range(60)]
+    times = [
+        run(channel, "sleep", f"{0.044 + 0.0001 * step}").duration_seconds for step in range(60)
+    ]
     assert sorted(times)[-3] < 0.9
 
 
@@ -238,8 +259,15 @@ def test_a_broken_answer_is_a_dead_channel(answer: bytes) -> None:
 
 def test_a_whole_answer_in_pieces() -> None:
     answer = b"= 1 7 0 2500000 t 2 0 b 0 5\nokYWI=\n. 0 0 \n"
-    result = run(Channel(Scripted(*(answer[place : place + 1] for place in range(len(answer))))), "true")
-    assert (result.returncode, result.stdout, result.stderr, result.stderr_cut) == (7, b"ok", b"ab", 5)
+    result = run(
+        Channel(Scripted(*(answer[place : place + 1] for place in range(len(answer))))), "true"
+    )
+    assert (result.returncode, result.stdout, result.stderr, result.stderr_cut) == (
+        7,
+        b"ok",
+        b"ab",
+        5,
+    )
     assert result.duration_seconds == 2.5
 
 
@@ -252,7 +280,19 @@ def test_no_answer_at_all() -> None:
 
 def test_a_sandbox_without_the_tools_says_which(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    for tool in ("bash", "mkdir", "rm", "head", "tail", "base64", "cat", "wc", "mv", "chmod", "env"):
+    for tool in (
+        "bash",
+        "mkdir",
+        "rm",
+        "head",
+        "tail",
+        "base64",
+        "cat",
+        "wc",
+        "mv",
+        "chmod",
+        "env",
+    ):
         (tmp_path / "bin" / tool).symlink_to(f"/bin/{tool}")
     channel, process = start(tmp_path / "scratch", {"PATH": str(tmp_path / "bin")})
     with pytest.raises(ChannelUnavailable, match="split is missing"):
@@ -313,7 +353,9 @@ def _pid_of_channel() -> str:
     return "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
 
 
-def test_a_chatty_background_process_is_neither_killed_nor_allowed_to_fill_the_disk(tmp_path: Path) -> None:
+def test_a_chatty_background_process_is_neither_killed_nor_allowed_to_fill_the_disk(
+    tmp_path: Path,
+) -> None:
     channel, process = start(tmp_path / "scratch")
     channel.handshake()
     script = "echo started; (yes | head -c 30000000; touch $0) &"

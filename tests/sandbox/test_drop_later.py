@@ -36,10 +36,16 @@ def commit(repo: Path, text: str, name: str = "app.py") -> None:
 def readable(repo: Path, *git_dir: str) -> str:
     """All that can be read from a repository's objects, by refs or without them."""
     listed = git(
-        repo, *git_dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)"
+        repo,
+        *git_dir,
+        "cat-file",
+        "--batch-all-objects",
+        "--batch-check=%(objectname) %(objecttype)",
     )
     objects = [line.split() for line in listed.splitlines()]
-    return "".join(git(repo, *git_dir, "cat-file", kind, name) for name, kind in objects if kind != "tree")
+    return "".join(
+        git(repo, *git_dir, "cat-file", kind, name) for name, kind in objects if kind != "tree"
+    )
 
 
 @pytest.fixture
@@ -79,7 +85,8 @@ def test_whatever_held_later_commits(repo: Path, upstream: Path, tmp_path: Path)
     git(repo, "add", "staged")
     head, index = git(repo, "rev-parse", "HEAD"), (repo / ".git" / "index").read_bytes()
     assert all(
-        f"{SECRET}{place}" in readable(repo) for place in ("\n", " in a note", " in a stash", " in no commit")
+        f"{SECRET}{place}" in readable(repo)
+        for place in ("\n", " in a note", " in a stash", " in no commit")
     )
 
     assert drop_later(repo) == "dropped\n"
@@ -116,7 +123,17 @@ def test_a_detached_head_without_refs(repo: Path) -> None:
 def test_a_shallow_clone_stays_shallow(upstream: Path, tmp_path: Path, depth: int) -> None:
     repo = tmp_path / "shallow"
     where = f"file://{upstream}"
-    git(tmp_path, "clone", "-q", "--no-single-branch", f"--depth={depth}", "-b", "v1", where, str(repo))
+    git(
+        tmp_path,
+        "clone",
+        "-q",
+        "--no-single-branch",
+        f"--depth={depth}",
+        "-b",
+        "v1",
+        where,
+        str(repo),
+    )
     boundary = git(repo, "rev-list", "--max-parents=0", "HEAD")
     assert SECRET in readable(repo)
     drop_later(repo)
@@ -198,7 +215,9 @@ def test_nothing_of_the_repository_is_run_and_owners_stay(repo: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("broken", ["nothing", "unborn", "missing"])
-def test_what_cannot_be_dropped_says_why_and_changes_nothing(repo: Path, tmp_path: Path, broken: str) -> None:
+def test_what_cannot_be_dropped_says_why_and_changes_nothing(
+    repo: Path, tmp_path: Path, broken: str
+) -> None:
     place = repo
     if broken == "nothing":
         place = tmp_path / "empty"
@@ -209,7 +228,9 @@ def test_what_cannot_be_dropped_says_why_and_changes_nothing(repo: Path, tmp_pat
         git(repo, "repack", "-q", "-a", "-d")
         (pack,) = (repo / ".git" / "objects" / "pack").glob("*.pack")
         objects = pack.rename(tmp_path / "pack").read_bytes()
-        subprocess.run(["git", "unpack-objects", "-q"], input=objects, cwd=repo, env=ENV, check=True)
+        subprocess.run(
+            ["git", "unpack-objects", "-q"], input=objects, cwd=repo, env=ENV, check=True
+        )
         name = git(repo, "rev-parse", "HEAD:app.py").strip()
         (repo / ".git" / "objects" / name[:2] / name[2:]).unlink()
     refs = git(repo, "for-each-ref")

@@ -27,7 +27,9 @@ ENV = {
 
 
 def git(repo: Path, *args: str) -> str:
-    done = subprocess.run(["git", *args], cwd=repo, env=ENV, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *args], cwd=repo, env=ENV, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -97,7 +99,11 @@ def test_one_commit_of_the_work_tree(repo: Path, tmp_path: Path) -> None:
     assert sorted(listed) == sorted(name for name in before if not name.startswith("ignored/"))
     for name in listed:
         blob = subprocess.run(
-            ["git", "cat-file", "blob", f"HEAD:{name}"], cwd=repo, env=ENV, capture_output=True, check=True
+            ["git", "cat-file", "blob", f"HEAD:{name}"],
+            cwd=repo,
+            env=ENV,
+            capture_output=True,
+            check=True,
         )
         assert blob.stdout == before[name][1]
     assert git(tmp_path / "base.git", "rev-parse", "main").strip() == commit
@@ -110,7 +116,9 @@ def test_nothing_of_upstream_is_left(repo: Path, tmp_path: Path) -> None:
     scrub(repo, tmp_path / "base.git")
     for folder in (repo, tmp_path / "base.git"):
         assert git(folder, "for-each-ref", "--format=%(refname)") == "refs/heads/main\n"
-        kinds = git(folder, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)").split()
+        kinds = git(
+            folder, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)"
+        ).split()
         assert kinds.count("commit") == 1
         assert "tag" not in kinds
         assert git(folder, "remote") == ""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def test_a_rich_backend_gives_its_own_sandbox(local: LocalBackend) -> None:
-    sandbox = open_sandbox(local, "host", timeout_seconds=60, workdir="/tmp", options=SandboxOptions())
+    sandbox = open_sandbox(
+        local, "host", timeout_seconds=60, workdir="/tmp", options=SandboxOptions()
+    )
     assert isinstance(sandbox, LocalSandbox)
     assert sandbox.run(["pwd"]).stdout == b"/tmp\n"
     sandbox.terminate()
@@ -40,11 +42,15 @@ class OfflineBackend(PlainBackend):
 
 def test_a_network_policy_that_a_backend_does_not_have_is_refused() -> None:
     with pytest.raises(UserError, match="'public'; it has: none"):
-        open_sandbox(OfflineBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public"))
+        open_sandbox(
+            OfflineBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public")
+        )
 
 
 class BrokenBackend(PlainBackend):
-    def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> PlainOwnSandbox:
+    def create_sandbox(
+        self, image: str, timeout: int = 600, workdir: str = "/workspace"
+    ) -> PlainOwnSandbox:
         raise RuntimeError("no quota left")
 
 

@@ -47,7 +47,9 @@ class AgentSandboxes:
         self._backend = get_backend("local")
 
     def open(self, mailbox: Mailbox | None = None, *, streams: bool = True) -> AgentSandbox:
-        sandbox = open_sandbox(self._backend, "host", timeout_seconds=600, options=SandboxOptions("agent"))
+        sandbox = open_sandbox(
+            self._backend, "host", timeout_seconds=600, options=SandboxOptions("agent")
+        )
         self._stack.callback(sandbox.terminate)
         agent = AgentSandbox(sandbox, mailbox or Mailbox(AGENTS), streams=streams)
         self._stack.callback(agent.leave)

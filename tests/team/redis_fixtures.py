@@ -45,7 +45,9 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         client = RedisClient(self.url)
         deadline = time.monotonic() + 30
         try:
@@ -98,7 +100,9 @@ def port_server(*options: str, url: str) -> Iterator[Server]:
     port = str(free_port())
     with tempfile.TemporaryDirectory(prefix="cb-redis-") as folder:
         filled = [option.replace("PORT", port) for option in options]
-        server = Server("--bind", "127.0.0.1", "--dir", folder, *filled, url=url.replace("PORT", port))
+        server = Server(
+            "--bind", "127.0.0.1", "--dir", folder, *filled, url=url.replace("PORT", port)
+        )
         try:
             yield server
         finally:
@@ -123,7 +127,16 @@ def make_certificates(folder: Path) -> Certificates:
         "req", "-x509", *new_key, "-subj", "/CN=tests", "-keyout", "ca.key", "-out", "ca.pem",
         "-addext", "keyUsage=critical,keyCertSign",
     )  # fmt: skip
-    openssl("req", *new_key[:-2], "-subj", "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
+    openssl(
+        "req",
+        *new_key[:-2],
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        "server.key",
+        "-out",
+        "server.csr",
+    )
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     openssl(
         "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
@@ -135,7 +148,9 @@ def make_certificates(folder: Path) -> Certificates:
 def wait_for_message(server: Server, recipient: str = "agent2") -> None:
     """Until a pair of a run has sent something; the try before every run, which leaves the same kind of key, is none."""
     deadline = time.monotonic() + 600  # an image may have to be built before
-    while not any(key.endswith(f":{recipient}") and "try-out" not in key for key in sorted(server.keys())):
+    while not any(
+        key.endswith(f":{recipient}") and "try-out" not in key for key in sorted(server.keys())
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -23,7 +23,11 @@ def test_what_is_sent_in_the_background_as_the_last_act_arrives(tmp_path: Path) 
         [{"wait": {"for": "goodbye", "seconds": 90}}, {"wait": {"for": "more", "seconds": 0.5}}],
     )
     messages = left.json("conversation.json")["messages"]
-    assert sorted(message["message"] for message in messages) == ["goodbye 1", "goodbye 2", "goodbye 3"]
+    assert sorted(message["message"] for message in messages) == [
+        "goodbye 1",
+        "goodbye 2",
+        "goodbye 3",
+    ]
 
 
 def test_a_framework_inside_the_sandbox_works_with_files_alone(tmp_path: Path) -> None:
@@ -46,11 +50,17 @@ def test_a_framework_inside_the_sandbox_works_with_files_alone(tmp_path: Path) -
         [{"run": inside}],
     )
     assert left.observations("agent2") == ["agent1\none\nagent1\ntwo\nlines\n"]
-    assert not [step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"]
+    assert not [
+        step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"
+    ]
     one, two, answer = left.json("conversation.json")["messages"]
     for message in (one, two):
         assert (message["delivered_by"], message["delivered_step"]) == ("command", 1)
-    assert (answer["from"], answer["message"], answer["delivered_by"]) == ("agent2", "both came", "context")
+    assert (answer["from"], answer["message"], answer["delivered_by"]) == (
+        "agent2",
+        "both came",
+        "context",
+    )
 
 
 def test_whoever_waits_for_an_agent_that_gives_up_is_told(tmp_path: Path) -> None:

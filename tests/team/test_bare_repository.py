@@ -15,7 +15,11 @@ from cooperbench.team.git_remote import BareRepository
 if TYPE_CHECKING:
     from pathlib import Path
 
-WHO = {f"GIT_{role}_{part}": "a@b.invalid" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+WHO = {
+    f"GIT_{role}_{part}": "a@b.invalid"
+    for role in ("AUTHOR", "COMMITTER")
+    for part in ("NAME", "EMAIL")
+}
 
 
 class Source:
@@ -45,7 +49,9 @@ class Source:
 
     def pack(self, commit: str, *without: str) -> bytes:
         revisions = "".join(f"{line}\n" for line in (commit, *(f"^{known}" for known in without)))
-        return self.git("pack-objects", "-q", "--revs", "--thin", "--stdout", stdin=revisions.encode())
+        return self.git(
+            "pack-objects", "-q", "--revs", "--thin", "--stdout", stdin=revisions.encode()
+        )
 
     def commit_tree(self, tree: str) -> str:
         return self.git("commit-tree", "-m", "m", "-p", self.base, tree).decode().strip()
@@ -94,7 +100,9 @@ def test_a_commit_without_all_that_it_refers_to_is_refused(
     assert repository.tips["agent1"] == source.base
 
 
-def test_what_is_no_commit_or_not_in_the_pack_is_refused(source: Source, repository: BareRepository) -> None:
+def test_what_is_no_commit_or_not_in_the_pack_is_refused(
+    source: Source, repository: BareRepository
+) -> None:
     tree = source.git("rev-parse", "HEAD^{tree}").decode().strip()
     for what in (tree, "2" * 40):
         with pytest.raises(GitError, match="not in what the sandbox gave"):
@@ -108,7 +116,9 @@ def test_what_is_no_commit_or_not_in_the_pack_is_refused(source: Source, reposit
 
 
 @pytest.mark.parametrize("name", [".git", ".GIT", "..", ".gi\u200ct"])
-def test_paths_that_reach_into_git_are_refused(source: Source, repository: BareRepository, name: str) -> None:
+def test_paths_that_reach_into_git_are_refused(
+    source: Source, repository: BareRepository, name: str
+) -> None:
     blob = source.git("rev-parse", "HEAD:a.txt").decode().strip()
     tree = source.make_tree(
         f"040000 tree {source.make_tree(f'100644 blob {blob}{chr(9)}config{chr(10)}')}\t{name}\n"
@@ -121,9 +131,13 @@ def test_paths_that_reach_into_git_are_refused(source: Source, repository: BareR
 def test_a_tree_with_more_files_than_atoms_does_no_harm(
     tmp_path: Path, source: Source, repository: BareRepository
 ) -> None:
-    tree = source.make_tree(f"100644 blob {source.git('rev-parse', 'HEAD:a.txt').decode().strip()}\tf\n")
+    tree = source.make_tree(
+        f"100644 blob {source.git('rev-parse', 'HEAD:a.txt').decode().strip()}\tf\n"
+    )
     for _ in range(60):
-        tree = source.make_tree("".join(f"040000 tree {tree}\td{number:02}\n" for number in range(20)))
+        tree = source.make_tree(
+            "".join(f"040000 tree {tree}\td{number:02}\n" for number in range(20))
+        )
     commit = source.commit_tree(tree)
     repository.add("agent1", commit, source.pack(commit, source.base))
     assert repository.pack_for(commit, [source.base])
@@ -157,7 +171,11 @@ def test_damaged_packs_leave_nothing_behind(
     cut = data.draw(st.integers(0, len(pack) - 1))
     damaged = data.draw(
         st.sampled_from(
-            [pack[:cut] or b"x", pack[:cut] + bytes([pack[cut] ^ 0xFF]) + pack[cut + 1 :], b"PACK" * 20]
+            [
+                pack[:cut] or b"x",
+                pack[:cut] + bytes([pack[cut] ^ 0xFF]) + pack[cut + 1 :],
+                b"PACK" * 20,
+            ]
         )
     )
     with pytest.raises(GitError):

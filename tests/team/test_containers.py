@@ -38,7 +38,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
         with closing(connect("docker")) as engine:
             monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={provide_base(engine)}")
             monkeypatch.setenv("COOPERBENCH_DOCKER_PULL", "never")
-            monkeypatch.setenv("COOPERBENCH_IMAGE_TEMPLATE", "cooperbench-test-team/{repo}:task{task_id}")
+            monkeypatch.setenv(
+                "COOPERBENCH_IMAGE_TEMPLATE", "cooperbench-test-team/{repo}:task{task_id}"
+            )
             yield engine
 
 
@@ -127,7 +129,9 @@ class BereavedAgent:
             session.wait_for_message(300)
 
 
-def test_an_agent_whose_container_is_killed_is_not_waited_for(tmp_path: Path, engine: Engine) -> None:
+def test_an_agent_whose_container_is_killed_is_not_waited_for(
+    tmp_path: Path, engine: Engine
+) -> None:
     with socket_server() as server:
 
         def kill_it() -> None:
@@ -144,4 +148,6 @@ def test_an_agent_whose_container_is_killed_is_not_waited_for(tmp_path: Path, en
         killer.join(60)
     assert left.result["status"] == "completed"
     assert left.result["attempt"] == 2
-    assert [message["message"] for message in left.json("conversation.json")["messages"]] == ["hello"]
+    assert [message["message"] for message in left.json("conversation.json")["messages"]] == [
+        "hello"
+    ]

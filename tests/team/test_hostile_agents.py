@@ -64,8 +64,12 @@ def test_what_is_done_to_message_files_is_no_failure_of_ours(
     }
 
 
-@pytest.mark.parametrize("line", ["sync same", "send gone", "push gone", "read 00000001", "x" * 3000])
-def test_a_flood_of_the_bell_ends_and_stops_nobody_else(agent_sandboxes: AgentSandboxes, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["sync same", "send gone", "push gone", "read 00000001", "x" * 3000]
+)
+def test_a_flood_of_the_bell_ends_and_stops_nobody_else(
+    agent_sandboxes: AgentSandboxes, line: str
+) -> None:
     agent = agent_sandboxes.open()
     agent.run(f"timeout 1 yes '{line}' >/cooperbench/team/bell")
     agent.mailbox.post("agent2", "agent1", "hello")
@@ -86,9 +90,14 @@ def test_an_agent_without_its_message_files_and_git_directory_is_scored(tmp_path
             2: [{"send": "are you there?"}, {"run": "touch new; git add new; git commit -qm new; git push team HEAD:agent2; echo code $?"}],
         },
     )  # fmt: skip
-    left = run_tiny(tmp_path, "scripted", agent_config=str(script), git_enabled=True, auto_eval=False)
+    left = run_tiny(
+        tmp_path, "scripted", agent_config=str(script), git_enabled=True, auto_eval=False
+    )
     assert (left.result["status"], left.result["attempt"]) == ("completed", 1)
-    assert [agent["status"] for agent in left.result["agents"].values()] == ["submitted", "submitted"]
+    assert [agent["status"] for agent in left.result["agents"].values()] == [
+        "submitted",
+        "submitted",
+    ]
     assert "code 0" in left.observations("agent2")[1]
     assert left.result["git"]["pushes"] == {"agent1": 0, "agent2": 1}
 
@@ -98,7 +107,8 @@ def sandboxes() -> Iterator[dict[str, RichSandbox]]:
     backend = LocalBackend()
     options = SandboxOptions("agent")
     opened = {
-        agent_id: open_sandbox(backend, "host", timeout_seconds=600, options=options) for agent_id in AGENTS
+        agent_id: open_sandbox(backend, "host", timeout_seconds=600, options=options)
+        for agent_id in AGENTS
     }
     yield opened
     for sandbox in opened.values():
@@ -150,7 +160,9 @@ def test_a_host_that_is_short_of_descriptors_for_a_moment_costs_no_push(
     for agent_id, sandbox in sandboxes.items():
         attach(remote, agent_id, sandbox)
     commit = git(sandboxes["agent1"], f"seq 3 >new; {COMMIT}; git rev-parse HEAD").split()[0]
-    sandboxes["agent1"].run(["git", "--git-dir=/cooperbench/team.git", "fetch", "-q", "/tmp/repo", "HEAD"])
+    sandboxes["agent1"].run(
+        ["git", "--git-dir=/cooperbench/team.git", "fetch", "-q", "/tmp/repo", "HEAD"]
+    )
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     later = threading.Timer(1.0, resource.setrlimit, (resource.RLIMIT_NOFILE, usual))
     later.start()

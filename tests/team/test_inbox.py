@@ -44,7 +44,9 @@ def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 3 * LONGEST_SHOWN), max_size=30))
-def test_whatever_comes_is_shown_once_in_order_and_never_too_much_at_a_time(lengths: list[int]) -> None:
+def test_whatever_comes_is_shown_once_in_order_and_never_too_much_at_a_time(
+    lengths: list[int],
+) -> None:
     inbox = inbox_with([f"{number} ".ljust(length, "x") for number, length in enumerate(lengths)])
     shown: list[int] = []
     while batch := inbox.incoming():
@@ -92,7 +94,12 @@ def test_whoever_sends_too_many_is_told_so(
     monkeypatch.setattr(inbox_module, "MOST_SENT", 3)
     agent = agent_sandboxes.open(streams=streams)
     done = agent.run("for n in 1 2 3 4; do send_message agent2 text $n; echo code $?; done")
-    assert done.stdout_read().split("code ")[1:] == ["0\nMessage sent.\n", "0\nMessage sent.\n", "0\n", "2\n"]
+    assert done.stdout_read().split("code ")[1:] == [
+        "0\nMessage sent.\n",
+        "0\nMessage sent.\n",
+        "0\n",
+        "2\n",
+    ]
     assert "you have sent enough: at most 3 messages" in done.stderr_read()
     assert [message.text for message in agent.mailbox.messages()] == ["text 1", "text 2", "text 3"]
 
@@ -103,7 +110,9 @@ def test_what_an_agent_sends_in_the_background_is_taken_when_it_leaves(
 ) -> None:
     agent = agent_sandboxes.open(streams=streams)
     dropped = "printf 'agent2\\ndropped' >/cooperbench/team/send/dropped"
-    agent.run(f"{dropped}; for n in 1 2 3; do send_message agent2 bye $n >/dev/null 2>&1 & done; wait $!")
+    agent.run(
+        f"{dropped}; for n in 1 2 3; do send_message agent2 bye $n >/dev/null 2>&1 & done; wait $!"
+    )
     agent.rpc.last_call("read", "send")
     agent.leave()
     expected = ["bye 1", "bye 2", "bye 3", "dropped"]

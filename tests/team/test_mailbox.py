@@ -72,7 +72,9 @@ def test_many_senders_at_once_lose_and_double_nothing(mailbox: Mailbox) -> None:
         assert sequences == sorted(sequences)
         for sender in AGENTS:
             texts = [message.text for message in received.messages if message.sender == sender]
-            assert texts == ([] if sender == reader else [f"{sender} {number}" for number in range(100)])
+            assert texts == (
+                [] if sender == reader else [f"{sender} {number}" for number in range(100)]
+            )
     everything = mailbox.messages()
     assert [message.sequence for message in everything] == list(range(1, 601))
     assert [message.timestamp for message in everything] == sorted(

@@ -99,7 +99,9 @@ def test_a_feature_text_stays_literal(tmp_path: Path, text: str) -> None:
     (feature,) = pair.features
     feature.path.mkdir(exist_ok=True)
     feature.description.write_bytes(text.encode())
-    told = task_prompt(pair, Seat("agent1", (feature,)), "coop", messaging=False, git=False, limits=Limits())
+    told = task_prompt(
+        pair, Seat("agent1", (feature,)), "coop", messaging=False, git=False, limits=Limits()
+    )
     assert f"<feature>\n{text.strip(chr(10))}\n</feature>\n" in told
 
 

@@ -98,7 +98,10 @@ def test_what_somebody_else_writes_into_the_streams_reaches_nobody(
 
 
 def test_run_ids_are_never_the_same_twice() -> None:
-    one, two = unique_run_id("my run", "click task1 f1_f2"), unique_run_id("my run", "click task1 f1_f2")
+    one, two = (
+        unique_run_id("my run", "click task1 f1_f2"),
+        unique_run_id("my run", "click task1 f1_f2"),
+    )
     assert one != two
     assert one.startswith("my-run/click-task1-f1_f2/")
 
@@ -263,8 +266,12 @@ def test_two_hundred_agents_at_once(shared_redis: Server) -> None:
     with ThreadPoolExecutor(200) as pool:
         ones = [pool.submit(talk, mailbox, "agent1", "agent2") for mailbox in pairs]
         twos = [pool.submit(talk, mailbox, "agent2", "agent1") for mailbox in pairs]
-        assert [future.result(120) for future in ones] == [[f"agent1 {number}" for number in range(3)]] * 100
-        assert [future.result(120) for future in twos] == [[f"agent2 {number}" for number in range(3)]] * 100
+        assert [future.result(120) for future in ones] == [
+            [f"agent1 {number}" for number in range(3)]
+        ] * 100
+        assert [future.result(120) for future in twos] == [
+            [f"agent2 {number}" for number in range(3)]
+        ] * 100
     for mailbox in pairs:
         mailbox.close()
     client.close()

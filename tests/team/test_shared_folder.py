@@ -35,20 +35,28 @@ class Shared:
 
     def run(self, agent_id: str, command: str) -> str:
         """A command in the folder; then the folder is brought up to date."""
-        done = self.sandboxes[agent_id].run(["bash", "-c", command], cwd=SHARED_DIR, timeout_seconds=60)
+        done = self.sandboxes[agent_id].run(
+            ["bash", "-c", command], cwd=SHARED_DIR, timeout_seconds=60
+        )
         self.folder.sync(agent_id)
         return done.stdout_read()
 
     def files(self, agent_id: str) -> str:
         self.folder.sync(agent_id)
-        return self.run(agent_id, "find . -type f | LC_ALL=C sort | tr '\\n' ' '").replace("./", "").strip()
+        return (
+            self.run(agent_id, "find . -type f | LC_ALL=C sort | tr '\\n' ' '")
+            .replace("./", "")
+            .strip()
+        )
 
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
     monkeypatch.setattr(shared_folder, "MOST_FILES", MOST_FILES)
     backend, options = get_backend("local"), SandboxOptions("agent")
-    sandboxes = {one: open_sandbox(backend, "host", timeout_seconds=600, options=options) for one in AGENTS}
+    sandboxes = {
+        one: open_sandbox(backend, "host", timeout_seconds=600, options=options) for one in AGENTS
+    }
     yield Shared(sandboxes)
     for sandbox in sandboxes.values():
         sandbox.terminate()
@@ -94,7 +102,8 @@ def test_room_that_was_made_is_used(shared: Shared) -> None:
 
 def test_names_that_leave_the_folder_reach_nobody(shared: Shared) -> None:
     lines = "\\n".join(
-        f"{number:064d}  ./{name}" for number, name in enumerate(("../evil", "a/../../repo/evil", "ok"))
+        f"{number:064d}  ./{name}"
+        for number, name in enumerate(("../evil", "a/../../repo/evil", "ok"))
     )
     shared.run(
         "agent1",
@@ -102,7 +111,9 @@ def test_names_that_leave_the_folder_reach_nobody(shared: Shared) -> None:
         f"printf '#!/bin/sh\\nprintf \"{lines}\\\\n\"' >/cooperbench/bin/find; chmod +x /cooperbench/bin/find",
     )
     shared.folder.sync("agent1")
-    assert "Not shared from /workspace/shared: ../evil, a/../../repo/evil: a name has" in "".join(shared.told)
+    assert "Not shared from /workspace/shared: ../evil, a/../../repo/evil: a name has" in "".join(
+        shared.told
+    )
     assert shared.files("agent2") == "ok"
     outside = shared.sandboxes["agent2"].run(["ls", "/workspace/evil", "/workspace/repo/evil"])
     assert outside.stdout == b""

@@ -74,7 +74,9 @@ def patience_seconds() -> float:
     try:
         return max(0.0, float(value))
     except ValueError:
-        raise UserError(f"{PATIENCE_VARIABLE} is {value!r}; it must be a number of seconds") from None
+        raise UserError(
+            f"{PATIENCE_VARIABLE} is {value!r}; it must be a number of seconds"
+        ) from None
 
 
 def read_yaml(path: Path | None) -> Any:

@@ -43,8 +43,28 @@ class AgentUnderTest:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, logs: Path, setting: Setting, *more: str) -> subprocess.Popen[str]:
-        words = ["run", "-n", "conformance", "-a", self.agent, "--setting", setting, "--backend", "local"]
-        words += ["--dataset-dir", "demo", "-r", "stencil_task", "-t", "0", "-f", "1,2", "--no-auto-eval"]
+        words = [
+            "run",
+            "-n",
+            "conformance",
+            "-a",
+            self.agent,
+            "--setting",
+            setting,
+            "--backend",
+            "local",
+        ]
+        words += [
+            "--dataset-dir",
+            "demo",
+            "-r",
+            "stencil_task",
+            "-t",
+            "0",
+            "-f",
+            "1,2",
+            "--no-auto-eval",
+        ]
         words += ["--log-dir", str(logs), *more]
         words += ["-m", self.model] if self.model else []
         words += ["--agent-config", str(self.config)] if self.config else []
@@ -102,7 +122,9 @@ class AgentConformance:
     def agent(self) -> AgentUnderTest:
         raise NotImplementedError("override the fixture agent")
 
-    def test_alone_it_hands_in_and_is_on_record(self, agent: AgentUnderTest, tmp_path: Path) -> None:
+    def test_alone_it_hands_in_and_is_on_record(
+        self, agent: AgentUnderTest, tmp_path: Path
+    ) -> None:
         _records(agent.run(tmp_path, "solo"), ["solo"])
         for path in tmp_path.rglob("*"):
             if path.is_file():

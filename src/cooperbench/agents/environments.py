@@ -74,7 +74,9 @@ FRAMEWORKS = {
             requirements=(LITELLM,),
             source_folders=("config", "tools"),
         ),
-        Framework("claude_code", npm="@anthropic-ai/claude-code-linux-{arch}@{version}", version="2.1.197"),
+        Framework(
+            "claude_code", npm="@anthropic-ai/claude-code-linux-{arch}@{version}", version="2.1.197"
+        ),
         Framework("codex", npm="@openai/codex@{version}-linux-{arch}", version="0.166.0"),
         Framework("gemini_cli", npm="@google/gemini-cli@{version}", version="0.61.0"),
         Framework("opencode", npm="opencode-linux-{arch}@{version}", version="1.18.33"),
@@ -171,7 +173,9 @@ def install(
         description = {
             "version": _installed_version(folder, framework),
             "python": interpreter and str(interpreter),
-            "size_bytes": sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()),
+            "size_bytes": sum(
+                path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()
+            ),
         }
         write_json(folder / _DESCRIPTION, description)
         remove_tree(place)
@@ -227,7 +231,9 @@ def _pythons(versions: Sequence[str]) -> Iterator[Path]:
         yield from sorted(pyenv.glob(f"{version}.*/bin/python"))
 
 
-def _make_venv(framework: Framework, folder: Path, python: Path, say: Callable[[str], None]) -> None:
+def _make_venv(
+    framework: Framework, folder: Path, python: Path, say: Callable[[str], None]
+) -> None:
     say(f"making an environment with {python}")
     _output([str(python), "-m", "venv", str(folder / "venv")], "the environment cannot be made")
     say(f"installing {', '.join(framework.requirements)} (some hundred MB, a few minutes)")
@@ -239,14 +245,26 @@ def _make_venv(framework: Framework, folder: Path, python: Path, say: Callable[[
 def _install_packages(framework: Framework, folder: Path, say: Callable[[str], None]) -> None:
     """Without their scripts, which would look for a program of the host's kind."""
     if shutil.which("npm") is None:
-        raise UserError(f"{framework.name} is installed with npm, which is not here: https://nodejs.org")
+        raise UserError(
+            f"{framework.name} is installed with npm, which is not here: https://nodejs.org"
+        )
     arch = _ARCHITECTURES.get(platform.machine().lower())
     if arch is None:
-        raise UserError(f"{framework.name} has no program for processors of the kind {platform.machine()}")
-    packages = [text.format(arch=arch, version=framework.version) for text in (framework.npm, _NODE)]
+        raise UserError(
+            f"{framework.name} has no program for processors of the kind {platform.machine()}"
+        )
+    packages = [
+        text.format(arch=arch, version=framework.version) for text in (framework.npm, _NODE)
+    ]
     say(f"installing {', '.join(packages)} (some hundred MB)")
     folder.mkdir()
-    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+    options = [
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--no-update-notifier",
+        "--loglevel=error",
+    ]
     options += ["--os=linux", f"--cpu={arch}", "--libc=glibc", f"--prefix={folder}"]
     _output(["npm", "install", *options, *packages], "the installation failed")
 
@@ -254,12 +272,17 @@ def _install_packages(framework: Framework, folder: Path, say: Callable[[str], N
 def _take_source(framework: Framework, source: str, target: Path) -> None:
     origin = Path(source).expanduser()
     if "://" in source or source.startswith("git@"):
-        _output(["git", "clone", "--quiet", "--depth=1", source, str(target)], f"{source} cannot be cloned")
+        _output(
+            ["git", "clone", "--quiet", "--depth=1", source, str(target)],
+            f"{source} cannot be cloned",
+        )
         origin = target
     # Before the copying: another folder may be the user's whole home.
     for name in ("pyproject.toml", *framework.source_folders):
         if not (origin / name).exists():
-            raise UserError(f"--from {source} is no source tree of {framework.name}: it has no {name}")
+            raise UserError(
+                f"--from {source} is no source tree of {framework.name}: it has no {name}"
+            )
     if origin != target:
         ignored = shutil.ignore_patterns(".venv", "__pycache__")
         shutil.copytree(origin, target, symlinks=True, ignore=ignored)

@@ -40,7 +40,11 @@ LONGEST_SHARED_PAUSE_SECONDS = 120.0
 """A clock of another node that is wrong must not keep agents from their work."""
 NO_OTHER_RETRIES = {"num_retries": 0, "max_retries": 0}
 _TOO_MANY_REQUESTS = 429
-CONTEXT_OVERFLOW, CONTENT_POLICY, REQUEST_REJECTED = "context_overflow", "content_policy", "request_rejected"
+CONTEXT_OVERFLOW, CONTENT_POLICY, REQUEST_REJECTED = (
+    "context_overflow",
+    "content_policy",
+    "request_rejected",
+)
 _CONTEXT_WORDS = re.compile(
     r"context[ _](?:length|window|size)|maximum context|(?:prompt|input) is too long|too many (?:input )?tokens",
     re.IGNORECASE,
@@ -197,7 +201,9 @@ def remember_secrets(kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if isinstance(value, dict):
             remember_secrets({str(key): inner for key, inner in value.items()})
-        elif isinstance(value, str) and (secrets.is_secret_name(name) or name.lower() == "authorization"):
+        elif isinstance(value, str) and (
+            secrets.is_secret_name(name) or name.lower() == "authorization"
+        ):
             secrets.remember(value.removeprefix("Bearer "), name)
 
 
@@ -336,7 +342,9 @@ def usage_of(response: Any, model: str, seconds: float) -> Usage:
             # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
             unpriced = True
     details = getattr(tokens, "prompt_tokens_details", None)
-    cached = getattr(details, "cached_tokens", None) or getattr(tokens, "cache_read_input_tokens", None)
+    cached = getattr(details, "cached_tokens", None) or getattr(
+        tokens, "cache_read_input_tokens", None
+    )
     return Usage(
         calls=1,
         model_seconds=seconds,

@@ -53,7 +53,9 @@ class Recorder:
             "model": model,
         }
         self._write_journal({"action": _START, "args": who, "timestamp": self.started_at})
-        self.note(f"{seat.agent_id} ({agent}) starts on feature {', '.join(map(str, seat.feature_ids))}")
+        self.note(
+            f"{seat.agent_id} ({agent}) starts on feature {', '.join(map(str, seat.feature_ids))}"
+        )
 
     def entry(self, action: str, args: Mapping[str, Any], observation: str, **more: Any) -> None:
         """One thing that the agent did or that happened to it; `step` in `more` where it counts as a step."""
@@ -151,7 +153,9 @@ def read_journal(paths: AgentPaths) -> list[dict[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
-def _trajectory(entries: list[dict[str, Any]], usage: Usage, ending: Mapping[str, Any]) -> dict[str, Any]:
+def _trajectory(
+    entries: list[dict[str, Any]], usage: Usage, ending: Mapping[str, Any]
+) -> dict[str, Any]:
     start, steps = entries[0], entries[1:]
     return {
         "schema": SCHEMA,
@@ -206,11 +210,15 @@ def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> 
         ended = "timed out" if entry.get("timed_out") else f"exit {code}"
         return f"({ended}, {entry.get('duration_seconds', 0):.2f}s)"
     if action == "reply":
-        tokens = f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"
+        tokens = (
+            f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"
+        )
         price = "no known price" if entry["unpriced_calls"] else f"${entry['cost']:.4f}"
         return f"({tokens}, {price}, {entry['model_seconds']:.1f}s)"
     whom = [f"{word} {args[word]}" for word in ("to", "from") if args.get(word)]
-    return " ".join([*whom, *(str(args[name]) for name in ("kind", "path", "name") if args.get(name))])
+    return " ".join(
+        [*whom, *(str(args[name]) for name in ("kind", "path", "name") if args.get(name))]
+    )
 
 
 def _indented(text: str, mark: str) -> str:

@@ -59,7 +59,9 @@ def get_agent(name: str) -> Callable[[], Agent]:
     target = _BUILT_IN.get(name) or _entry_points().get(name) or (name if ":" in name else None)
     if target is None:
         known = ", ".join(agent_names())
-        raise UserError(f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)")
+        raise UserError(
+            f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)"
+        )
     module, _, attribute = target.partition(":")
     try:
         factory: Callable[[], Agent] = getattr(import_named(module), attribute)

@@ -49,7 +49,9 @@ class ScriptedAgent:
         _play(steps, session, [], session.config_path.parent)
 
 
-def steps_for(script: Path, pair: Pair, seat: Seat, setting: Setting, content: Any = None) -> list[Step]:
+def steps_for(
+    script: Path, pair: Pair, seat: Seat, setting: Setting, content: Any = None
+) -> list[Step]:
     """The steps of one agent; a script that lacks them is a UserError that names the place."""
     content = content or read_yaml(script)
     repos = content.get("repos") if isinstance(content, dict) else None
@@ -84,7 +86,9 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise UserError(f"{where}: {pattern!r} is no regular expression: {error}") from error
+                raise UserError(
+                    f"{where}: {pattern!r} is no regular expression: {error}"
+                ) from error
             for branch in ("then", "else"):
                 _checked(value.get(branch) or [], f"{where}, {branch}", folder)
     return steps
@@ -133,7 +137,9 @@ class ReplayAgent:
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
         if config_path is None:
-            raise UserError("agent 'replay' needs the folder of an earlier run: --agent-config logs/NAME")
+            raise UserError(
+                "agent 'replay' needs the folder of an earlier run: --agent-config logs/NAME"
+            )
         for pair in pairs:
             for seat in seats_of(pair, setting):
                 _recorded_steps(config_path, pair, setting, seat.agent_id)
@@ -149,7 +155,9 @@ class ReplayAgent:
             expected += 1
             while received < expected:
                 if not session.wait_for_message(REPLAYED_MESSAGE_SECONDS):
-                    raise AgentFailure("gave_up", f"message {expected} of the earlier run did not come")
+                    raise AgentFailure(
+                        "gave_up", f"message {expected} of the earlier run did not come"
+                    )
                 received += sum(message.sequence > 0 for message in session.incoming())
 
 
@@ -157,7 +165,9 @@ def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: st
     agent = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting).agent(agent_id)
     steps = (read_trajectory(agent) or {}).get("steps")
     if not isinstance(steps, list):
-        raise UserError(f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole")
+        raise UserError(
+            f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole"
+        )
     return steps
 
 

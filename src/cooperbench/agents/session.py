@@ -142,7 +142,9 @@ class Session:
     def apply_patch(self, patch: bytes, name: str) -> CommandResult:
         """One step: a patch, applied whole or not at all."""
         args = {"name": name, "patch": patch.decode("utf-8", "surrogateescape")}
-        return self._command("apply_patch", args, ["git", "apply", "--whitespace=nowarn", "-"], stdin=patch)
+        return self._command(
+            "apply_patch", args, ["git", "apply", "--whitespace=nowarn", "-"], stdin=patch
+        )
 
     def send(self, text: str, to: str | None = None) -> CommandResult:
         """One step: tell a colleague (or all of them) something, by the command that agents have."""
@@ -170,7 +172,9 @@ class Session:
         self.received += len(messages)
         for message in messages:
             if not message.sequence:
-                self.tell(message.text, message.sender)  # the team's tools: no message that somebody sent
+                self.tell(
+                    message.text, message.sender
+                )  # the team's tools: no message that somebody sent
                 continue
             args = {"from": message.sender, "content": message.text, "sequence": message.sequence}
             self.recorder.entry("receive_message", args, "")

@@ -53,7 +53,9 @@ def resolve_digest(name: str) -> str:
             digest = _ask(url)
         except urllib.error.HTTPError as error:
             with error:
-                token = _token(error.headers.get("WWW-Authenticate", "")) if error.code == 401 else ""
+                token = (
+                    _token(error.headers.get("WWW-Authenticate", "")) if error.code == 401 else ""
+                )
             if not token:
                 raise
             digest = _ask(url, token)
@@ -77,6 +79,7 @@ def _token(challenge: str) -> str:
     realm = asked.pop("realm", "")
     if not realm.startswith("https://"):
         return ""
-    with urllib.request.urlopen(f"{realm}?{urllib.parse.urlencode(asked)}", timeout=_ASK_SECONDS) as answer:  # noqa: S310
+    url = f"{realm}?{urllib.parse.urlencode(asked)}"
+    with urllib.request.urlopen(url, timeout=_ASK_SECONDS) as answer:  # noqa: S310  # https only
         content = json.load(answer)
     return str(content.get("token") or content.get("access_token") or "")

@@ -54,7 +54,9 @@ def read_owner(text: str) -> Owner | None:
     return Owner(machine, boot, namespace, user, int(pid), start)
 
 
-def is_leftover(labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True) -> bool:
+def is_leftover(
+    labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True
+) -> bool:
     """Whether the owner that a label names was a process of ours that has certainly ended.
 
     After a restart of the machine it is; but as a copied machine looks the same, what still runs is then left alone.

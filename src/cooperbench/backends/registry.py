@@ -65,7 +65,9 @@ def find_factory(name: str) -> Callable[..., EvalBackend]:
         return factory
     dotted = _OURS.get(name) or _entry_points().get(name, name)
     if ":" not in dotted:
-        raise UserError(f"unknown backend {name!r}; there are: {', '.join(backend_names())}, or module:Class")
+        raise UserError(
+            f"unknown backend {name!r}; there are: {', '.join(backend_names())}, or module:Class"
+        )
     module, _, attribute = dotted.partition(":")
     try:
         return cast("Callable[..., EvalBackend]", getattr(import_named(module), attribute))

@@ -41,13 +41,22 @@ def read_section(
         filed = load_settings().get(section, {})
     if not isinstance(filed, dict):
         raise UserError(f"{config_file()}: `{section}` must be an object")
-    for names, where in ((given, f"the {section} backend"), (filed, f"{config_file()}: `{section}`")):
+    for names, where in (
+        (given, f"the {section} backend"),
+        (filed, f"{config_file()}: `{section}`"),
+    ):
         if unknown := sorted(set(names) - set(parsers)):
-            raise UserError(f"{where} has no setting {unknown[0]!r}; there are: {', '.join(parsers)}")
+            raise UserError(
+                f"{where} has no setting {unknown[0]!r}; there are: {', '.join(parsers)}"
+            )
     values: dict[str, Any] = {}
     for name, parse in parsers.items():
         variable = variables.get(name, f"COOPERBENCH_{section}_{name}".upper())
-        found = given[name] if given.get(name) is not None else os.environ.get(variable) or filed.get(name)
+        found = (
+            given[name]
+            if given.get(name) is not None
+            else os.environ.get(variable) or filed.get(name)
+        )
         if found is None or found == "":
             continue
         try:
@@ -85,7 +94,9 @@ def whole_number(value: object) -> int:
 
 
 def byte_size(value: object) -> int:
-    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", str(value).strip().lower())
+    match = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", str(value).strip().lower()
+    )
     if not match:
         raise ValueError(f"{str(value)!r} is not a limit, e.g. 8g")
     return int(float(match[1]) * 1024 ** "bkmgt".find(match[2] or "b"))

@@ -75,7 +75,9 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"cooperbench {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+    )
     for name, text in COMMANDS.items():
         subparser = subparsers.add_parser(
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
@@ -100,7 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     atexit.register(_end_process, codes)
     _lose_no_interrupt()
     code = EXIT_INTERRUPTED
-    with suppress(KeyboardInterrupt):  # a second one, or one that comes too late to interrupt anything
+    with suppress(
+        KeyboardInterrupt
+    ):  # a second one, or one that comes too late to interrupt anything
         code = _execute(sys.argv[1:])
         _ignore_all()
     codes.append(code)
@@ -147,7 +151,9 @@ def _execute(words: list[str]) -> int:
     except KeyboardInterrupt:
         # Everything has ended: another Ctrl-C must not turn the orderly exit into a killed process.
         _ignore_all()
-        sys.stderr.write("cooperbench: interrupted; what is finished is kept, the same command continues\n")
+        sys.stderr.write(
+            "cooperbench: interrupted; what is finished is kept, the same command continues\n"
+        )
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read us has gone (`| head`); nothing more can be said.

@@ -17,7 +17,9 @@ from cooperbench.text import printable
 N = TypeVar("N", int, float)
 
 
-def number(kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]) -> Callable[[str], N]:
+def number(
+    kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]
+) -> Callable[[str], N]:
     """A reader for argparse."""
 
     def read(text: str) -> N:
@@ -43,7 +45,9 @@ def number_list(text: str) -> list[int]:
     try:
         return [_listed(part.strip()) for part in text.split(",")]
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, e.g. 1,2 ({error})") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of numbers, e.g. 1,2 ({error})"
+        ) from None
 
 
 def task_number(text: str) -> int:
@@ -81,14 +85,18 @@ def add_logs_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for machines: one JSON object on stdout")
+    parser.add_argument(
+        "--json", action="store_true", help="for machines: one JSON object on stdout"
+    )
 
 
 def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
     """Of `report` and `compare`."""
     how = "how intervals are made (default: %(default)s)"
     parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
-    parser.add_argument("--anyway", action="store_true", help="take runs of different datasets together")
+    parser.add_argument(
+        "--anyway", action="store_true", help="take runs of different datasets together"
+    )
     add_option(parser, "sound_only")
     add_json_argument(parser)
     add_logs_argument(parser)
@@ -115,7 +123,12 @@ def add_option(group: argparse._ActionsContainer, name: str, **other: Any) -> No
         kind = numbers.get(str(field.type).partition(" ")[0], str)
         # The user's settings may have other defaults of these.
         default = None if name in ("backend", "eval_network") else default
-        settings |= {"default": default, "type": kind, "choices": option.choices, "metavar": metavar}
+        settings |= {
+            "default": default,
+            "type": kind,
+            "choices": option.choices,
+            "metavar": metavar,
+        }
     group.add_argument(*flags, **settings | other)
 
 

@@ -23,7 +23,9 @@ _LAST_SECONDS = 1.0
 def detach(paths: ExperimentPaths, words: list[str]) -> int:
     """Start the same command in the background; 0 when it has begun, its exit code where it ended before."""
     if holder := paths.holder():
-        raise UserError(f"experiment {paths.run_name!r} is in use by {holder}; wait for it or end it")
+        raise UserError(
+            f"experiment {paths.run_name!r} is in use by {holder}; wait for it or end it"
+        )
     paths.root.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "cooperbench", *(word for word in words if word != "--detach")]
     with paths.driver_log.open("w+") as log:
@@ -42,8 +44,12 @@ def detach(paths: ExperimentPaths, words: list[str]) -> int:
             process.wait()
             raise
     name = paths.run_name
-    print_line(f"{name} goes on in the background: process {process.pid}; `kill {process.pid}` ends it")
-    print_line(f"see it with `cooperbench status {name}`, follow it with `cooperbench attach {name}`")
+    print_line(
+        f"{name} goes on in the background: process {process.pid}; `kill {process.pid}` ends it"
+    )
+    print_line(
+        f"see it with `cooperbench status {name}`, follow it with `cooperbench attach {name}`"
+    )
     return 0
 
 
@@ -59,14 +65,22 @@ def status(args: argparse.Namespace) -> int:
         for setting in paths.settings_on_disk()
     }
     jobs, holder, spent = _jobs_of(paths), paths.holder(), spent_on_disk(paths)
-    content = {"run_name": args.name, "driver": holder, "pairs": pairs, "jobs": jobs, "spent": spent}
+    content = {
+        "run_name": args.name,
+        "driver": holder,
+        "pairs": pairs,
+        "jobs": jobs,
+        "spent": spent,
+    }
     at_work = f"{holder} is at work" if holder else "nobody is at work; the same command continues"
     counted = [
         f"{title}: {', '.join(f'{number} {state}' for state, number in counts.items())}"
         for title, counts in (*pairs.items(), ("jobs", jobs))
         if counts
     ]
-    print_result(args, content, [f"{args.name}: {at_work}", *counted, f"spent: {dollars_text(spent)}"])
+    print_result(
+        args, content, [f"{args.name}: {at_work}", *counted, f"spent: {dollars_text(spent)}"]
+    )
     return 0
 
 
@@ -102,7 +116,9 @@ def attach(args: argparse.Namespace) -> int:
     """Show what it has printed and prints, until it ends. Ctrl-C leaves it at work."""
     paths = _existing(args)
     if not paths.driver_log.exists():
-        raise UserError(f"{args.name} was not started with --detach; see `cooperbench status {args.name}`")
+        raise UserError(
+            f"{args.name} was not started with --detach; see `cooperbench status {args.name}`"
+        )
     with paths.driver_log.open(encoding="utf-8", errors="replace") as log:
         last_sign = time.monotonic()
         try:
@@ -119,7 +135,11 @@ def attach(args: argparse.Namespace) -> int:
             return 0
     # One that was killed has left no summary, or one of a call before.
     summary = read_json(paths.summary) or {"errors": 1, "settings": {}}
-    return 1 if summary["errors"] or any(part["missing"] for part in summary["settings"].values()) else 0
+    return (
+        1
+        if summary["errors"] or any(part["missing"] for part in summary["settings"].values())
+        else 0
+    )
 
 
 COMMANDS = {"status": (add_status_arguments, status), "attach": (add_attach_arguments, attach)}

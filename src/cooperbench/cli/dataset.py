@@ -98,7 +98,9 @@ def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
                 continue
             expected = sorted({*newest.passed_tests} - {*newest.flaky_tests})
             said = plural(len(expected) or newest.golden.tests_passed, "test")
-            unnamed = "" if expected else f", not named by {newest.golden.framework or 'the runner'}"
+            unnamed = (
+                "" if expected else f", not named by {newest.golden.framework or 'the runner'}"
+            )
             tables.append(Table(f"{title}: {said}{unnamed}", notes=expected))
             counted = {"flaky": newest.flaky_tests, "tests_passed": newest.golden.tests_passed}
             content.append({**about, "expected": expected, **counted})
@@ -108,18 +110,31 @@ def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
 def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_selection_arguments(parser)
     add = parser.add_argument
-    add("--conflicts-only", action="store_true", help="only which golden patches conflict; no tests are run")
+    add(
+        "--conflicts-only",
+        action="store_true",
+        help="only which golden patches conflict; no tests are run",
+    )
     clones = "clones, one for each repository, named like the dataset's folders"
     add("--repos", type=Path, metavar="DIR", help=clones)
     add("--report", type=Path, metavar="FILE", help="write the conflicts to this file as well")
     for name in ("backend", "eval_network", "test_timeout_seconds"):
         arguments.add_option(parser, name)
-    arguments.add_option(parser, "concurrency", default=4, help="tasks at once (default: %(default)s)")
-    flaky = "run base and golden patches K times: tests whose results differ are named and not required"
+    arguments.add_option(
+        parser, "concurrency", default=4, help="tasks at once (default: %(default)s)"
+    )
+    flaky = (
+        "run base and golden patches K times: tests whose results differ are named and not required"
+    )
     add("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=flaky)
     attacks = "also try patches that implement nothing and attack the tests: none may be scored as a success"
     add("--attacks", action="store_true", help=attacks)
-    add("--export", type=Path, metavar="FILE", help="write the reference runs to a file, for another machine")
+    add(
+        "--export",
+        type=Path,
+        metavar="FILE",
+        help="write the reference runs to a file, for another machine",
+    )
     other = "take in another machine's reference runs"
     add("--import", dest="import_file", type=Path, metavar="FILE", help=other)
     arguments.add_json_argument(parser)
@@ -132,7 +147,9 @@ def validate(args: argparse.Namespace) -> int:
         try:
             imported = ReferenceStore().add(json.loads(args.import_file.read_bytes()))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{args.import_file}: references cannot be read from it: {error}") from error
+            raise UserError(
+                f"{args.import_file}: references cannot be read from it: {error}"
+            ) from error
         _say(f"{plural(imported, 'reference')} imported from {args.import_file}")
     if args.conflicts_only and args.repos:
         conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
@@ -166,12 +183,18 @@ def _in_sandboxes(
     with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
         executor = TestExecutor(session, args.test_timeout_seconds)
         references = References(executor, args.eval_network or default_eval_network(), note=_say)
-        session.prepare(tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}"))
+        session.prepare(
+            tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
+        )
         where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": executor.base}
         conflicts = golden_conflicts(tasks, pairs=pairs, **where)
         if not args.conflicts_only:
             wanted = {
-                task: [one for one in task.features if not args.features or one.feature_id in args.features]
+                task: [
+                    one
+                    for one in task.features
+                    if not args.features or one.feature_id in args.features
+                ]
                 for task in tasks
             }
             reports = validate_features(

@@ -10,7 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.images import INSTALLS, JUDGED, PREPARED, ImageStore, Say, derived_name
+from cooperbench.backends.docker.images import (
+    INSTALLS,
+    JUDGED,
+    PREPARED,
+    ImageStore,
+    Say,
+    derived_name,
+)
 from cooperbench.cli import arguments
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
 from cooperbench.dataset.image_names import image_name
@@ -38,11 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     backends = "modal: list and clean the snapshots that it keeps (default: %(default)s)"
     parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backends)
     arguments.add_json_argument(parser)
-    parser.add_argument("--built", action="store_true", help="clean: also the images that were built here")
+    parser.add_argument(
+        "--built", action="store_true", help="clean: also the images that were built here"
+    )
     where = "push: where to (default: the repository cooperbench of your Google Cloud project)"
     parser.add_argument("--registry", metavar="HOST/PATH", help=where)
     jobs = "images at once (default: %(default)s)"
-    parser.add_argument("-j", "--jobs", type=arguments.whole_above_zero, default=2, metavar="N", help=jobs)
+    parser.add_argument(
+        "-j", "--jobs", type=arguments.whole_above_zero, default=2, metavar="N", help=jobs
+    )
 
 
 class Outcome(NamedTuple):
@@ -55,7 +66,11 @@ def execute(args: argparse.Namespace) -> int:
     every = args.action == "clean" and all(value is None for value in chosen)
     tasks = [] if every else select_tasks(args)
     labels = None if every else {task.label for task in tasks}
-    done = _of_modal(args.action, labels) if args.backend == "modal" else _of_docker(args, tasks, labels)
+    done = (
+        _of_modal(args.action, labels)
+        if args.backend == "modal"
+        else _of_docker(args, tasks, labels)
+    )
     arguments.print_result(args, done.content, done.lines)
     return 1 if any("error" in row for row in done.content.get("images", ())) else 0
 
@@ -127,12 +142,21 @@ def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
         lines += [f"  without later commits, for test runs: {layer}" for layer in judged]
         lines += [f"  with what its runner installs: {layer}" for layer in layers]
     there = sum(row["present"] for row in rows)
-    missing = "; get them: cooperbench images pull, or cooperbench images build" if there < len(rows) else ""
-    return Outcome({"images": rows}, [*lines, f"{there} of {plural(len(rows), 'image')} there{missing}"])
+    missing = (
+        "; get them: cooperbench images pull, or cooperbench images build"
+        if there < len(rows)
+        else ""
+    )
+    return Outcome(
+        {"images": rows}, [*lines, f"{there} of {plural(len(rows), 'image')} there{missing}"]
+    )
 
 
 def _for_each(
-    backend: DockerBackend, tasks: Sequence[Task], work: Callable[[Task, Say], tuple[str, str]], jobs: int
+    backend: DockerBackend,
+    tasks: Sequence[Task],
+    work: Callable[[Task, Say], tuple[str, str]],
+    jobs: int,
 ) -> Outcome:
     """Each by itself: one that fails does not keep the others from being made. `work` gives name and digest."""
     backend.check()  # one clear line, before the work starts
@@ -159,7 +183,9 @@ def _for_each(
     return Outcome({"images": rows}, [f"{ready} of {plural(len(rows), 'image')} ready"])
 
 
-def _get(backend: DockerBackend, get: Callable[[Task, Say], object], task: Task, say: Say) -> tuple[str, str]:
+def _get(
+    backend: DockerBackend, get: Callable[[Task, Say], object], task: Task, say: Say
+) -> tuple[str, str]:
     get(task, say)
     image = backend.prepare(task, say)
     return image.reference, image.digest
@@ -174,7 +200,9 @@ def registry_template(registry: str | None) -> str:
             settings = read_settings()
         except UserError:
             raise UserError("where to? --registry HOST/PATH, or cooperbench config gcp") from None
-        registry = f"{settings.region}-docker.pkg.dev/{settings.project.replace(':', '/')}/cooperbench"
+        registry = (
+            f"{settings.region}-docker.pkg.dev/{settings.project.replace(':', '/')}/cooperbench"
+        )
     registry = registry.rstrip("/")
     if not _REGISTRY.fullmatch(registry):
         raise UserError(
@@ -205,7 +233,9 @@ def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[
         raise InfraError(
             f"pushing {name}: {said}; is the repository there, and are you signed in ({login} {host})?"
         )
-    return name, next((str(one["aux"]["Digest"]) for one in events if "Digest" in one.get("aux", {})), "")
+    return name, next(
+        (str(one["aux"]["Digest"]) for one in events if "Digest" in one.get("aux", {})), ""
+    )
 
 
 COMMANDS = {"images": (add_arguments, execute)}

@@ -9,7 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cooperbench.agents.environments import FRAMEWORKS, find_environment, get_framework, install, remove
+from cooperbench.agents.environments import (
+    FRAMEWORKS,
+    find_environment,
+    get_framework,
+    install,
+    remove,
+)
 from cooperbench.agents.registry import agent_names
 from cooperbench.backends.registry import OUR_BACKENDS, find_factory
 from cooperbench.cli import arguments
@@ -31,8 +37,12 @@ _SIGNS = {Status.OK: "✓", Status.MISSING: "-", Status.BROKEN: "✗"}
 
 def add_agents_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    arguments.add_json_argument(actions.add_parser("list", help="agents, and which frameworks are installed"))
-    installing = actions.add_parser("install", help="make the environment of a framework, or make it again")
+    arguments.add_json_argument(
+        actions.add_parser("list", help="agents, and which frameworks are installed")
+    )
+    installing = actions.add_parser(
+        "install", help="make the environment of a framework, or make it again"
+    )
     installing.add_argument("name", help=", ".join(FRAMEWORKS))
     source = "the framework's source, where it has no release"
     installing.add_argument("--from", dest="source", metavar="PATH_OR_GIT_URL", help=source)
@@ -46,11 +56,17 @@ def agents(args: argparse.Namespace) -> int:
     match args.action:
         case "install":
             framework = get_framework(args.name)
-            made = install(framework, source=args.source, python=args.python, say=arguments.print_note)
-            arguments.print_line(f"{framework.name} {made.version} is installed; use -a {framework.name}")
+            made = install(
+                framework, source=args.source, python=args.python, say=arguments.print_note
+            )
+            arguments.print_line(
+                f"{framework.name} {made.version} is installed; use -a {framework.name}"
+            )
         case "remove":
             found = remove(get_framework(args.name))
-            arguments.print_line(f"{args.name} is removed" if found else f"{args.name} was not installed")
+            arguments.print_line(
+                f"{args.name} is removed" if found else f"{args.name} was not installed"
+            )
         case _:
             _list_agents(args)
     return 0
@@ -110,7 +126,9 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     change = actions.add_parser("set", help=f"set a value: {meanings}")
     change.add_argument("key", choices=sorted(_SETTINGS))
     change.add_argument("value")
-    actions.add_parser("unset", help="remove a value").add_argument("key", choices=sorted(_SETTINGS))
+    actions.add_parser("unset", help="remove a value").add_argument(
+        "key", choices=sorted(_SETTINGS)
+    )
     gcp = actions.add_parser("gcp", help="set up Google Cloud")
     gcp.add_argument("--project", metavar="ID", help="the project that pays")
     gcp.add_argument("--region", help="where evaluations run, e.g. us-central1")
@@ -142,7 +160,10 @@ def _set_up_gcp(args: argparse.Namespace) -> int:
 
     if not args.skip_tests:
         require_clients()
-    given = {name: getattr(args, name) for name in ("project", "region", "zone", "bucket", "machine_type")}
+    given = {
+        name: getattr(args, name)
+        for name in ("project", "region", "zone", "bucket", "machine_type")
+    }
     return 0 if set_up(given, yes=args.yes, skip_tests=args.skip_tests) else 1
 
 
@@ -163,9 +184,13 @@ def doctor(args: argparse.Namespace) -> int:
             what = f"{finding.status:<7} {finding.name}: {needed}{finding.detail}{fix}"
             arguments.print_line(f"{_SIGNS[finding.status]} {what}")
             sys.stdout.flush()
-    lacking = [finding.name for finding in findings if finding.needed and finding.status is not Status.OK]
+    lacking = [
+        finding.name for finding in findings if finding.needed and finding.status is not Status.OK
+    ]
     if args.json:
-        arguments.print_json({"ok": not lacking, "findings": [asdict(finding) for finding in findings]})
+        arguments.print_json(
+            {"ok": not lacking, "findings": [asdict(finding) for finding in findings]}
+        )
     elif lacking:
         arguments.print_line(f"your defaults need: {', '.join(lacking)}")
     return 1 if lacking else 0
@@ -173,7 +198,11 @@ def doctor(args: argparse.Namespace) -> int:
 
 def add_prepare_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dataset-dir", metavar="DIR", help="where to put it (default: $COOPERBENCH_DATASET_DIR or dataset)")
+    add(
+        "--dataset-dir",
+        metavar="DIR",
+        help="where to put it (default: $COOPERBENCH_DATASET_DIR or dataset)",
+    )
     add("--revision", metavar="REV", help="branch, tag or commit (default: the newest)")
     where = "on the Hugging Face Hub (default: %(default)s)"
     add("--dataset-id", metavar="ID", default=DEFAULT_DATASET_ID, help=where)
@@ -194,7 +223,9 @@ def prepare(args: argparse.Namespace) -> int:
     state = "downloaded" if prepared.downloaded else "already there (--force downloads it again)"
     lines = [f"{prepared.path}: {counts}, revision {prepared.revision}, {state}"]
     lines += [f"the earlier folder is kept as {kept}"] if kept else []
-    arguments.print_result(args, {**asdict(prepared), "path": str(prepared.path), "kept": kept}, lines)
+    arguments.print_result(
+        args, {**asdict(prepared), "path": str(prepared.path), "kept": kept}, lines
+    )
     return 0
 
 

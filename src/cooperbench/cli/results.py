@@ -25,7 +25,12 @@ from cooperbench.report.llm_judge import judge_run
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
 from cooperbench.report.pairs import VERDICTS
-from cooperbench.report.tables import ablation_table, analysis_tables, comparison_tables, judge_table
+from cooperbench.report.tables import (
+    ablation_table,
+    analysis_tables,
+    comparison_tables,
+    judge_table,
+)
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error, plural
 
@@ -34,16 +39,26 @@ _ROUNDING = 1e-9
 _share = arguments.number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= value <= 1)
 EXIT_MISMATCH = 1
 _NEWEST = 8
-_port = arguments.number(int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535)
+_port = arguments.number(
+    int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535
+)
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN", help="names of runs or ablations, or paths of their folders")
-    add("--by", choices=LEVELS, default="setting", help="how rates are broken down (default: %(default)s)")
-    together = (
-        "also how agents worked together: messages, names, overlap (with --json: the evidence of every pair)"
+    add(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="names of runs or ablations, or paths of their folders",
     )
+    add(
+        "--by",
+        choices=LEVELS,
+        default="setting",
+        help="how rates are broken down (default: %(default)s)",
+    )
+    together = "also how agents worked together: messages, names, overlap (with --json: the evidence of every pair)"
     add("--coordination", action="store_true", help=together)
     judge = "have a model say why pairs failed; kept as judge.json beside each pair"
     add("--judge", metavar="MODEL", help=judge)
@@ -57,15 +72,21 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 def report(args: argparse.Namespace) -> int:
     logs_dir = Path(args.log_dir)
     if not args.runs:
-        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
+        raise UserError(
+            f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}"
+        )
     runs = [loading.load_folder(folder) for folder in loading.run_folders(args.runs, logs_dir)]
     runs = loading.sound_only(runs) if args.sound_only else runs
     loading.check_same_dataset(runs, anyway=args.anyway)
     ablations = analyse_studies(runs)
-    opinions = [judge_run(run, args.judge, arguments.print_note) for run in runs] if args.judge else []
+    opinions = (
+        [judge_run(run, args.judge, arguments.print_note) for run in runs] if args.judge else []
+    )
     _write_files(runs, args)
     found = analyse(runs, args.by, args.interval)
-    together = [(run.name, coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
+    together = (
+        [(run.name, coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
+    )
     if args.json:
         content = found.to_json() | {"ablations": [asdict(one) for one in ablations]}
         if args.coordination:
@@ -112,7 +133,9 @@ def compare(args: argparse.Namespace) -> int:
     if args.sound_only:
         sound = loading.sound_only([run for run, _ in chosen])
         chosen = [(run, setting) for run, (_, setting) in zip(sound, chosen, strict=True)]
-    found = [compare_sides(*sides, args.verdict, args.interval) for sides in sides_to_compare(chosen)]
+    found = [
+        compare_sides(*sides, args.verdict, args.interval) for sides in sides_to_compare(chosen)
+    ]
     for one in found:
         # A comparison of nothing must not look like one without a difference, least of all in CI.
         if not one.n:
@@ -120,7 +143,9 @@ def compare(args: argparse.Namespace) -> int:
                 f"{one.first} and {one.second} have no pair with a verdict ({one.verdict}) on both sides; "
                 f"{len(one.unpaired)} pairs are on one side only or without a verdict"
             )
-    dropped = [one for one in found if args.max_drop is not None and one.drop > args.max_drop + _ROUNDING]
+    dropped = [
+        one for one in found if args.max_drop is not None and one.drop > args.max_drop + _ROUNDING
+    ]
     runs = {run.name: run for run, _ in chosen}
     problems = [f"{run.name}: {line}" for run in runs.values() for line in run.problems]
     if args.json:
@@ -138,7 +163,9 @@ def compare(args: argparse.Namespace) -> int:
     else:
         print_tables(table for one in found for table in comparison_tables(one, problems))
         if args.sound_only:
-            print_tables([Table("Only sound pairs", notes=loading.left_out_lines(list(runs.values())))])
+            print_tables(
+                [Table("Only sound pairs", notes=loading.left_out_lines(list(runs.values())))]
+            )
     sys.stdout.flush()
     for one in dropped:
         what = f"{one.verdict} dropped by {one.drop:.3f} from {one.first} to {one.second}"
@@ -160,12 +187,12 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", help="the experiment's name, or its folder")
     formats = "; ".join(f"{name}: {one.meaning}" for name, one in FORMATS.items())
-    add("--format", choices=tuple(FORMATS), default="atif", help=f"{formats} (default: %(default)s)")
+    add(
+        "--format", choices=tuple(FORMATS), default="atif", help=f"{formats} (default: %(default)s)"
+    )
     where = "the file, or the folder of files (default: in export/ in the run's folder)"
     add("-o", "--output", type=Path, metavar="PATH", help=where)
-    check = (
-        "write nothing; check a leaderboard file against itself, and against the run's logs if they are here"
-    )
+    check = "write nothing; check a leaderboard file against itself, and against the run's logs if they are here"
     add("--verify", type=Path, metavar="FILE", help=check)
     arguments.add_logs_argument(parser)
 
@@ -176,7 +203,9 @@ def export(args: argparse.Namespace) -> int:
     if args.verify:
         return _verify(args.verify, logs_dir, run)
     if run is None:
-        raise UserError(f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}")
+        raise UserError(
+            f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}"
+        )
     target = args.output or run.root / "export" / FORMATS[args.format].target
     done = export_run(run, args.format, target)
     for line in done.left_out:
@@ -206,7 +235,9 @@ def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
         unchecked = f"its logs are not in {logs_dir}, nothing else was checked"
         arguments.print_line(f"{path} is consistent; {unchecked}")
     else:
-        arguments.print_line(f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}")
+        arguments.print_line(
+            f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}"
+        )
     return 0
 
 
@@ -215,7 +246,9 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=which)
     where = "where to listen on 127.0.0.1 (default: any that is free)"
     parser.add_argument("--port", type=_port, default=0, help=where)
-    parser.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the address, open no browser"
+    )
     arguments.add_logs_argument(parser)
 
 
@@ -224,10 +257,14 @@ def view(args: argparse.Namespace) -> int:
     chosen = loading.run_folders(args.runs, logs_dir)
 
     def roots() -> list[Path]:
-        return chosen or [logs_dir / name for name in reversed(loading.run_names(logs_dir)[:_NEWEST])]
+        return chosen or [
+            logs_dir / name for name in reversed(loading.run_names(logs_dir)[:_NEWEST])
+        ]
 
     if not roots():
-        raise UserError(f"there is no run in {logs_dir}; start one with `cooperbench run`, or say --log-dir")
+        raise UserError(
+            f"there is no run in {logs_dir}; start one with `cooperbench run`, or say --log-dir"
+        )
     try:
         server = LiveServer(roots, args.port)
     except OSError as error:

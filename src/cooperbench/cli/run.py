@@ -42,11 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             group = parser.add_argument_group(GROUPS[name])
         if option.words:
             arguments.add_option(group, name)
-    group.add_argument("--dry-run", action="store_true", help="check everything and say what would be run")
+    group.add_argument(
+        "--dry-run", action="store_true", help="check everything and say what would be run"
+    )
     add_output_arguments(parser, group)
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, group: argparse._ActionsContainer) -> None:
+def add_output_arguments(
+    parser: argparse.ArgumentParser, group: argparse._ActionsContainer
+) -> None:
     """Of `run` and `eval`."""
     machines = "for machines: the summary as JSON on stdout, the rest on stderr"
     group.add_argument("--json", action="store_true", help=machines)
@@ -63,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
         check(select(config)[0])
         return detach(config.paths, args.words)
     summary = run_experiment(config, display_for(args))
-    arguments.print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
+    arguments.print_result(
+        args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")]
+    )
     return exit_code([summary["settings"][config.setting] | {"budget": summary["budget"]}])
 
 
@@ -98,7 +104,9 @@ def automatic_name(args: argparse.Namespace) -> str:
     agents = split_values(args.agent, "agents")
     parts = [args.setting, "+".join(map(short_name, agents))]
     if any(map(uses_model, agents)):
-        parts.append("+".join(name.rpartition("/")[2] for name in split_values(args.model, "models")))
+        parts.append(
+            "+".join(name.rpartition("/")[2] for name in split_values(args.model, "models"))
+        )
     if args.git_enabled is not None:
         parts.append("git" if args.git_enabled else "nogit")
     if not args.messaging_enabled:
@@ -113,13 +121,17 @@ def automatic_name(args: argparse.Namespace) -> str:
     if args.group_sizes:
         parts.append("n" + "+".join(map(str, sorted(args.group_sizes))))
     name = "-".join(parts)
-    return "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[:120]
+    return "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[
+        :120
+    ]
 
 
 def _dry_run(config: RunConfig, args: argparse.Namespace) -> int:
     arm, notes = select(config)
     arm = check(arm)
-    references = ReferenceStore().unknown((*arm.to_run, *arm.to_evaluate) if config.auto_eval else ())
+    references = ReferenceStore().unknown(
+        (*arm.to_run, *arm.to_evaluate) if config.auto_eval else ()
+    )
     content = {
         "run_name": config.run_name,
         "pairs": len(arm.pairs),
@@ -142,9 +154,13 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("which arms")
     off = f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}"
     group.add_argument("--off", required=True, metavar="PART,PART", help=off)
-    group.add_argument("--full-factorial", action="store_true", help="every combination of them instead")
+    group.add_argument(
+        "--full-factorial", action="store_true", help="every combination of them instead"
+    )
     repeat = "run each arm K times (default: %(default)s)"
-    group.add_argument("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=repeat)
+    group.add_argument(
+        "--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=repeat
+    )
     add_arguments(parser)
 
 
@@ -170,7 +186,11 @@ def ablate(args: argparse.Namespace) -> int:
 
 def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
     arms = {
-        name: {"pairs": len(arm.pairs), "to_run": len(arm.to_run), "to_evaluate": len(arm.to_evaluate)}
+        name: {
+            "pairs": len(arm.pairs),
+            "to_run": len(arm.to_run),
+            "to_evaluate": len(arm.to_evaluate),
+        }
         for name, arm in study.checked().items()
     }
     lines = [
@@ -185,7 +205,9 @@ def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", required=True, help="the experiment's name")
     arguments.add_selection_arguments(parser, groups=False)
-    arguments.add_option(parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)")
+    arguments.add_option(
+        parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)"
+    )
     for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
         arguments.add_option(parser, name)
     arguments.add_option(parser, "force", help="judge again what is judged already")
@@ -198,7 +220,9 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.detach:
         return detach(config.paths, args.words)
     summary = carry_out(arms, display_for(args))[args.name]
-    arguments.print_result(args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")])
+    arguments.print_result(
+        args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")]
+    )
     return EXIT_ERRORS if summary["errors"] else 0
 
 
@@ -240,7 +264,12 @@ def demo(args: argparse.Namespace) -> int:
         summaries[setting] = run_experiment(config, make_display())
         say(f"\n{summary_text(summaries[setting], str(config.paths.root))}\n\n")
     if len(summaries) == len(_DEMO_SETTINGS):
-        say(deficit_text(summaries["solo"]["settings"]["solo"], summaries["coop"]["settings"]["coop"]) + "\n")
+        say(
+            deficit_text(
+                summaries["solo"]["settings"]["solo"], summaries["coop"]["settings"]["coop"]
+            )
+            + "\n"
+        )
     return 1 if any(summary["errors"] for summary in summaries.values()) else 0
 
 
@@ -260,7 +289,9 @@ def prompts(args: argparse.Namespace) -> int:
         )
         sys.stdout.write(f"===== {seat.agent_id} ({pair.label}) =====\n{text}\n")
     templates = files("cooperbench.team") / "templates"
-    sys.stderr.write(f"templates: {templates}; copy those that you change to a folder for --prompts\n")
+    sys.stderr.write(
+        f"templates: {templates}; copy those that you change to a folder for --prompts\n"
+    )
     return 0
 
 

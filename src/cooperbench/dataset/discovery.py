@@ -65,7 +65,9 @@ def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
     )
 
 
-def load_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> tuple[Task, ...]:
+def load_tasks(
+    dataset_dir: Path, repo: str | None = None, task_id: int | None = None
+) -> tuple[Task, ...]:
     return scan_tasks(dataset_dir, repo, task_id)[0]
 
 
@@ -97,7 +99,11 @@ def discover(
         chosen = group or task.feature_ids
         if not set(chosen) <= set(task.feature_ids):
             return []
-        return [one for size in sizes or (2,) for one in _groups(task, chosen, size, groups_per_task, seed)]
+        return [
+            one
+            for size in sizes or (2,)
+            for one in _groups(task, chosen, size, groups_per_task, seed)
+        ]
 
     every_task = _scan(dataset_dir)
     tasks, notes = _narrowed(every_task, repo, task_id)
@@ -109,7 +115,9 @@ def discover(
         named = load_subset(dataset_dir, subset)
         if groups_per_task is not None and any(entry.groups is not None for entry in named):
             raise UserError(f"subset {subset!r} names its groups itself: leave out --groups")
-        every = _subset_pairs(subset, named, [task for task in every_task if task.feature_ids], groups_of)
+        every = _subset_pairs(
+            subset, named, [task for task in every_task if task.feature_ids], groups_of
+        )
         pairs = [
             pair
             for pair in every
@@ -139,14 +147,18 @@ def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
         return None
     if len(set(features)) != len(features) or not 2 <= len(features) <= MOST_AGENTS:
         shown = _ids(features) or "(none)"
-        raise UserError(f"features {shown}: name two or more, up to {MOST_AGENTS}, each once, e.g. 1,2")
+        raise UserError(
+            f"features {shown}: name two or more, up to {MOST_AGENTS}, each once, e.g. 1,2"
+        )
     return tuple(sorted(features))
 
 
 def _group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
     wrong = [size for size in sizes or () if not 2 <= size <= MOST_AGENTS]
     if wrong or (sizes is not None and not sizes):
-        raise UserError(f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MOST_AGENTS} work together")
+        raise UserError(
+            f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MOST_AGENTS} work together"
+        )
     return tuple(sorted(set(sizes or ())))
 
 
@@ -205,8 +217,14 @@ def _scan(dataset_dir: Path) -> dict[Task, list[str]]:
             for feature_id, feature in _numbered(path, "feature"):
                 there = {entry.name for entry in _entries(feature, Path.is_file)}
                 lacking[feature_id] = [name for name in _FEATURE_FILES if name not in there]
-            task = Task(repo.name, task_id, path, tuple(one for one, names in lacking.items() if not names))
-            skipped = {f"/feature{one}": f"no {', '.join(names)}" for one, names in lacking.items() if names}
+            task = Task(
+                repo.name, task_id, path, tuple(one for one, names in lacking.items() if not names)
+            )
+            skipped = {
+                f"/feature{one}": f"no {', '.join(names)}"
+                for one, names in lacking.items()
+                if names
+            }
             if not task.feature_ids:
                 skipped[""] = "it has no whole feature"
             found[task] = [f"{task.label}{name} skipped: {why}" for name, why in skipped.items()]
@@ -225,7 +243,9 @@ def _narrowed(found: dict[Task, list[str]], repo: str | None, task_id: int | Non
         repos = dict.fromkeys(task.repo for task in found if task.feature_ids)
         name = _repo_named(repo, repos)
         if name is None:
-            raise UserError(f"no repository {printable(repo)!r}; there is: {names_for_error(repos, repo)}")
+            raise UserError(
+                f"no repository {printable(repo)!r}; there is: {names_for_error(repos, repo)}"
+            )
         found = {task: notes for task, notes in found.items() if task.repo == name}
         where = f" in {name}"
     whole = [task for task in found if task.feature_ids]

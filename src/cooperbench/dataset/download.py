@@ -62,12 +62,18 @@ def prepare_dataset(
         if known == commit:
             return _prepared(dest, dataset_id, known)
         files = api.list_repo_files(dataset_id, repo_type="dataset", revision=commit)
-    if unsafe := [name for name in files if name.startswith("/") or ".." in PurePosixPath(name).parts]:
-        raise UserError(f"dataset {dataset_id} has files outside of itself: {names_for_error(unsafe)}")
+    if unsafe := [
+        name for name in files if name.startswith("/") or ".." in PurePosixPath(name).parts
+    ]:
+        raise UserError(
+            f"dataset {dataset_id} has files outside of itself: {names_for_error(unsafe)}"
+        )
     progress(f"downloading {dataset_id} at {commit[:12]}: {plural(len(files), 'file')}")
     with _staging(dest, commit) as staging:
         with _hub_errors(dataset_id):
-            api.snapshot_download(dataset_id, repo_type="dataset", revision=commit, local_dir=staging)
+            api.snapshot_download(
+                dataset_id, repo_type="dataset", revision=commit, local_dir=staging
+            )
         remove_tree(staging / ".cache")
         for script in staging.rglob("*.sh"):
             script.chmod(0o755)  # the Hub does not tell modes
@@ -97,7 +103,9 @@ def _known_revision(dest: Path, dataset_id: str) -> str | None:
     what = "exists and was not made by `cooperbench prepare`"
     if "dataset_id" in marker:
         what = f"holds {printable(str(marker['dataset_id']))}, not {printable(dataset_id)}"
-    raise UserError(f"{dest} {what}; replace it with --force (it is kept) or name another --dataset-dir")
+    raise UserError(
+        f"{dest} {what}; replace it with --force (it is kept) or name another --dataset-dir"
+    )
 
 
 def _prepared(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
@@ -108,7 +116,9 @@ def _prepared(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
             f"dataset {printable(dataset_id)} at {revision[:12]} holds no tasks;"
             " check --dataset-id and --revision"
         ) from None
-    return PreparedDataset(folder, dataset_id, revision, len(tasks), sum(len(task.pairs) for task in tasks))
+    return PreparedDataset(
+        folder, dataset_id, revision, len(tasks), sum(len(task.pairs) for task in tasks)
+    )
 
 
 @contextmanager
@@ -123,7 +133,9 @@ def _staging(dest: Path, commit: str) -> Iterator[Path]:
         staging.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(partial, os.O_RDONLY)
     except OSError as error:
-        raise UserError(f"cannot write to {dest.parent}: {error.strerror}; set --dataset-dir") from None
+        raise UserError(
+            f"cannot write to {dest.parent}: {error.strerror}; set --dataset-dir"
+        ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for other in partial.iterdir():
@@ -132,7 +144,9 @@ def _staging(dest: Path, commit: str) -> Iterator[Path]:
         yield staging
         partial.rmdir()
     except BlockingIOError:
-        raise UserError(f"another `cooperbench prepare` is downloading to {dest}; wait for it") from None
+        raise UserError(
+            f"another `cooperbench prepare` is downloading to {dest}; wait for it"
+        ) from None
     finally:
         os.close(descriptor)
 
@@ -143,7 +157,9 @@ def _hub_errors(dataset_id: str) -> Iterator[None]:
     try:
         from huggingface_hub import errors
     except ImportError:
-        raise UserError("downloading needs huggingface_hub: pip install 'cooperbench[hub]'") from None
+        raise UserError(
+            "downloading needs huggingface_hub: pip install 'cooperbench[hub]'"
+        ) from None
     what = f"dataset {printable(dataset_id)}"
     try:
         yield

@@ -42,7 +42,9 @@ def load_subset(dataset_dir: Path, name: str) -> tuple[SubsetTask, ...]:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         there_is = names_for_error(subset_names(dataset_dir), name)
-        raise UserError(f"no subset {name!r} in {dataset_dir / _FOLDER}; there is: {there_is}") from None
+        raise UserError(
+            f"no subset {name!r} in {dataset_dir / _FOLDER}; there is: {there_is}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {printable(str(error))}") from None
     wrong, tasks = content, []
@@ -63,7 +65,9 @@ def _subset_task(entry: Any) -> SubsetTask:
     limits = {"pairs": 2, "groups": MOST_AGENTS}
     chosen = [key for key in limits if entry.get(key) is not None]
     groups = {_subset_group(ids, limits[key]) for key in chosen for ids in entry[key]}
-    return SubsetTask(entry["repo"], _number(entry["task_id"]), tuple(sorted(groups)) if chosen else None)
+    return SubsetTask(
+        entry["repo"], _number(entry["task_id"]), tuple(sorted(groups)) if chosen else None
+    )
 
 
 def _subset_group(ids: Any, most: int) -> tuple[int, ...]:

@@ -66,7 +66,9 @@ class _Problem(Exception):
     @classmethod
     def of(cls, status: Status, error: Exception, *, fix_is_last: bool = True) -> _Problem:
         """What to do follows a colon, a semicolon or a full stop; the last one, if words of others stand between."""
-        what, *fix = re.split("[:;] (?=[^:;]*$)" if fix_is_last else "[:;.] ", str(error), maxsplit=1)
+        what, *fix = re.split(
+            "[:;] (?=[^:;]*$)" if fix_is_last else "[:;.] ", str(error), maxsplit=1
+        )
         return cls(status, what, "".join(fix))
 
 
@@ -159,7 +161,11 @@ def _backend(name: str) -> str:
             return _google_services()
         if hasattr(backend, "check"):
             backend.check()
-        return _engine(backend.engine) if name == "docker" else str(getattr(backend, "about", "usable"))
+        return (
+            _engine(backend.engine)
+            if name == "docker"
+            else str(getattr(backend, "about", "usable"))
+        )
     finally:
         if hasattr(backend, "close"):
             backend.close()
@@ -181,7 +187,10 @@ def _google_services() -> str:
 
     settings = read_settings()
     try:
-        answers = [f"{service}: {probe()}" for service, probe in probes(settings, make_bucket=False).items()]
+        answers = [
+            f"{service}: {probe()}"
+            for service, probe in probes(settings, make_bucket=False).items()
+        ]
     except CooperBenchError as error:
         raise _Problem.of(Status.BROKEN, error) from error
     return f"project {settings.project}; {'; '.join(answers)}"
@@ -193,16 +202,22 @@ def _agent(name: str) -> str:
     if framework := FRAMEWORKS.get(name):
         environment = find_environment(framework)
         if environment is None:
-            raise _Problem(Status.MISSING, "its framework is not installed", framework.install_command)
+            raise _Problem(
+                Status.MISSING, "its framework is not installed", framework.install_command
+            )
         if not works(environment):
-            raise _Problem(Status.BROKEN, f"{environment.folder} does not work", framework.install_command)
+            raise _Problem(
+                Status.BROKEN, f"{environment.folder} does not work", framework.install_command
+            )
         return f"{framework.distribution or name} {environment.version}"
     return "asks a model" if uses_model(name) else "needs no model"
 
 
 def _model_keys() -> str:
     """Named, never shown. Whether a provider takes them is known when it is asked."""
-    if found := sorted(name for name, value in os.environ.items() if value and _KEY.fullmatch(name)):
+    if found := sorted(
+        name for name, value in os.environ.items() if value and _KEY.fullmatch(name)
+    ):
         return ", ".join(found)
     fix = "export OPENAI_API_KEY=… (or ANTHROPIC_API_KEY, GEMINI_API_KEY, …), or put it into .env"
     raise _Problem(Status.MISSING, "none in the environment or .env", fix)

@@ -59,11 +59,15 @@ _COMPARED = re.compile("to(?:Be|Equal|StrictEqual)|(?:deep|strict|deepStrict)?[e
 _PLAIN = re.compile("[0-9]{1,4}|'[A-Za-z]{1,12}'|\"[A-Za-z]{1,12}\"")
 _CONTAINED = re.compile("in$|contain|match|regex|throw|reject", re.IGNORECASE)
 """Assertions that a text has a word in it: texts that are right may have any other word of the file in them, too."""
-_MATCHER = re.compile(r"to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)(?!\w*Snapshot)\w*")
+_MATCHER = re.compile(
+    r"to(?:Be|Have|Equal|StrictEqual|Contain|Match|Throw|Return)(?!\w*Snapshot)\w*"
+)
 _CALL = re.compile(r"(?:await )?((?:self|this|cls)\.)?([A-Za-z_]\w*)!?\(")
 _CHECK = re.compile("check|assert|expect(?!$)|verify|ensure", re.IGNORECASE)
 """Functions that are likely to hold assertions, wherever they are defined; what `expect` is given is tested."""
-_FAILS = re.compile("(?i)assert|check|expect|verify|ensure|require|fail|fatal|error|raise|throw|panic")
+_FAILS = re.compile(
+    "(?i)assert|check|expect|verify|ensure|require|fail|fatal|error|raise|throw|panic"
+)
 _EXPECTED = re.compile(r"(?:want|expect)\w*|exp|match", re.IGNORECASE)
 _VALUE_CALLS = re.compile(
     r"[A-Z]\w*|from|to_string|to_owned|into|vec|set|frozenset|tuple|list|dict|byte|approx|date|datetime"
@@ -117,7 +121,9 @@ class _Token(NamedTuple):
 
 def mutated(patch: str, random: Random, *, only_one: bool = False) -> tuple[str, tuple[str, ...]]:
     """With other expected values in all tests but one, or in only one, where that can be; and their names."""
-    found = [test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()]
+    found = [
+        test for lines in _hunks(patch.encode("latin-1")) for test in _Hunk(lines, random).tests()
+    ]
     tests = [test for test in found if test[1]] or found
     if len(tests) > 1:
         tests = random.sample(tests, 1 if only_one else len(tests) - 1)
@@ -188,10 +194,18 @@ class _Hunk:
     @cached_property
     def _tokens(self) -> list[_Token]:
         comment = r"\#[^\n]*" if _HASH_COMMENTS.search(self._path) else r"//[^\n]*|/\*.*?\*/"
-        quoted = r"'(?:\\.|[^'\\\n])*'" if _LONG_QUOTES.search(self._path) else r"'(?:\\[^'\n]+|[^'\\\n])'"
+        quoted = (
+            r"'(?:\\.|[^'\\\n])*'"
+            if _LONG_QUOTES.search(self._path)
+            else r"'(?:\\[^'\n]+|[^'\\\n])'"
+        )
         strings = "|".join((*_STRINGS, quoted, *([_REGEX] if _SCRIPT.search(self._path) else [])))
-        pattern = re.compile(f"(?P<comment>{comment})|(?P<string>{strings})|{_REST}", re.DOTALL | re.ASCII)
-        found = (_Token(one.lastgroup or "", one[0], one.start()) for one in pattern.finditer(self._text))
+        pattern = re.compile(
+            f"(?P<comment>{comment})|(?P<string>{strings})|{_REST}", re.DOTALL | re.ASCII
+        )
+        found = (
+            _Token(one.lastgroup or "", one[0], one.start()) for one in pattern.finditer(self._text)
+        )
         return [token for token in found if token.kind != "comment"]
 
     def _given(self) -> Iterator[Edit]:
@@ -200,8 +214,14 @@ class _Hunk:
         for number, token in enumerate(tokens):
             call = _CALL.match(self._text, token.start) if self._begins_line(number) else None
             if call and self._asserts(call[2], elsewhere=bool(call[1])):
-                opening = next(place for place in range(number, len(tokens)) if tokens[place].kind == "open")
-                given = [one for one in self._arguments(opening) if [part.text for part in one[1:2]] != ["="]]
+                opening = next(
+                    place for place in range(number, len(tokens)) if tokens[place].kind == "open"
+                )
+                given = [
+                    one
+                    for one in self._arguments(opening)
+                    if [part.text for part in one[1:2]] != ["="]
+                ]
                 edits = (self._changed(one) for one in reversed(given))
                 yield from filter(None, [next(filter(None, edits), None)])
             elif token.kind == "open" and self._begins_line(number):
@@ -212,25 +232,37 @@ class _Hunk:
         for number, token, _, after, _ in self._walk():
             if token.text in ("raises", "assertRaises", "assertRaisesRegex") and after == "(":
                 error = next(self._arguments(number + 1), ())
-                if error and not any(one.kind == "other" or one.text.endswith("Exception") for one in error):
-                    found = [getattr(builtins, one.text, None) for one in error if one.kind == "name"]
+                if error and not any(
+                    one.kind == "other" or one.text.endswith("Exception") for one in error
+                ):
+                    found = [
+                        getattr(builtins, one.text, None) for one in error if one.kind == "name"
+                    ]
                     wide = tuple(one for one in found if isinstance(one, type))
                     # An error of the library's own may be one of the common ones, too.
                     others = _ERRORS + (_COMMON_ERRORS if len(wide) == len(found) else ())
-                    names = [name for name in others if not issubclass(getattr(builtins, name), wide)]
+                    names = [
+                        name for name in others if not issubclass(getattr(builtins, name), wide)
+                    ]
                     end = error[-1].start + len(error[-1].text)
                     yield Edit(error[0].start, end, self._random.choice(names))
 
     def _replaced(self) -> Iterator[Edit]:
         """In scripts, the class of an error, or all that a value is compared with by a literal of the tests."""
         begin = self._begins[0] if self._begins and _SCRIPT.search(self._path) else len(self._text)
-        literals = [one.text for one in self._tokens if one.start > begin and _PLAIN.fullmatch(one.text)]
+        literals = [
+            one.text for one in self._tokens if one.start > begin and _PLAIN.fullmatch(one.text)
+        ]
         for number, token, before, after, _ in self._walk():
             is_error = _THROWS.fullmatch(token.text)
-            others = _SCRIPT_ERRORS if is_error else literals if _COMPARED.fullmatch(token.text) else ()
+            others = (
+                _SCRIPT_ERRORS if is_error else literals if _COMPARED.fullmatch(token.text) else ()
+            )
             if not others or token.start < begin or after != "(" or before == ["not", "."]:
                 continue
-            arguments = [[part for part in one if part.text != "\n"] for one in self._arguments(number + 1)]
+            arguments = [
+                [part for part in one if part.text != "\n"] for one in self._arguments(number + 1)
+            ]
             first, second = [*arguments, [], []][:2]
             value = second if before[0] == "assert" or before[1:] != ["."] else first
             last = (value or first or self._tokens[number + 1 : number + 2])[-1]
@@ -243,7 +275,9 @@ class _Hunk:
     def _asserts(self, name: str, *, elsewhere: bool) -> bool:
         """Whether this function is likely to hold assertions. `elsewhere`: also one that is not defined here."""
         begin = rf"\b(?:def|function|func|fn|const|let) {re.escape(name)}\b"
-        found = re.search(rf"{begin}(.*?)(?=\n\s+(?:def|function|func|fn) |\n \S|\Z)", self._text, re.DOTALL)
+        found = re.search(
+            rf"{begin}(.*?)(?=\n\s+(?:def|function|func|fn) |\n \S|\Z)", self._text, re.DOTALL
+        )
         return bool(_CHECK.match(name) or (_FAILS.search(found[1]) if found else elsewhere))
 
     def _walk(self) -> Iterator[tuple[int, _Token, list[str], str, str]]:
@@ -270,30 +304,53 @@ class _Hunk:
                 yield Edit(token.start, end, _OPPOSITES[token.text])
             elif is_script and token.text in ("to", "should") and before[-1:] == [after] == ["."]:
                 yield self._negation(end + 1, "not.")
-            elif is_script and _MATCHER.fullmatch(token.text) and after == "(" and before[-1:] == ["."]:
+            elif (
+                is_script
+                and _MATCHER.fullmatch(token.text)
+                and after == "("
+                and before[-1:] == ["."]
+            ):
                 negated = before == ["not", "."]
                 start = self._tokens[number - 2].start if negated else token.start
                 # `not` is the last resort: code could let what has none pass, and the rest fail.
                 other = _OPPOSITES.get(token.text, f"not.{token.text}")
                 yield Edit(start, token.start if negated else end, "" if negated else other)
-            elif is_script and after == "(" and (token.text == "assert" or [*before, token.text] == _OK):
+            elif (
+                is_script
+                and after == "("
+                and (token.text == "assert" or [*before, token.text] == _OK)
+            ):
                 yield from self._negated(number + 2, "!")
             elif token.text == "assert" and self._text.startswith("!(", end):
                 yield Edit(token.start, end + 2, "assert_ne!(true, ")
-            elif token.text == "assert" and self._begins_line(number) and self._text[end : end + 1] == " ":
+            elif (
+                token.text == "assert"
+                and self._begins_line(number)
+                and self._text[end : end + 1] == " "
+            ):
                 yield from self._negated(number + 1, "not ")
             elif is_go and token.text == "!" and before[-1:] == ["if"] == [statement]:
                 yield Edit(token.start, end, "")
             elif token.text == "==" and after == "nil" and statement:
                 yield Edit(token.start, end, "!=")
-            elif token.text == "!=" and statement and (after == "nil" or (is_go and statement == "if")):
+            elif (
+                token.text == "!="
+                and statement
+                and (after == "nil" or (is_go and statement == "if"))
+            ):
                 yield Edit(token.start, end, "==")
 
     def _is_lenient(self, number: int) -> bool:
         """Whether the statement that begins there allows one of several things, or all but one."""
         kind = self._tokens[number].text
-        ends, words = (("\n", "{"), {"and", "&&"}) if kind == "if" else (("\n",), {"or", "||", "else"})
-        rest = [one.text for one in self._operand(number + 1, ends)] if kind in ("if", "assert") else []
+        ends, words = (
+            (("\n", "{"), {"and", "&&"}) if kind == "if" else (("\n",), {"or", "||", "else"})
+        )
+        rest = (
+            [one.text for one in self._operand(number + 1, ends)]
+            if kind in ("if", "assert")
+            else []
+        )
         return rest[:1] == ["not"] or not words.isdisjoint(rest)
 
     def _negation(self, place: int, word: str) -> Edit:
@@ -332,7 +389,11 @@ class _Hunk:
                     has_t = bool(arguments) and [one.text for one in arguments[0]] == ["t"]
                     # One of several may be right, and which one is up to the code.
                     values = arguments[has_t : (1 if token.text == "assertIn" else 2) + has_t]
-            elif token.kind == "name" and _EXPECTED.fullmatch(token.text) and after in ("=", ":=", ":"):
+            elif (
+                token.kind == "name"
+                and _EXPECTED.fullmatch(token.text)
+                and after in ("=", ":=", ":")
+            ):
                 values = [self._operand(number + 2)]
             elif token.text == "=" and before[-1:] == ["]"] and self._path.endswith(".snap"):
                 values = [tokens[number + 1 : number + 2]]
@@ -348,7 +409,10 @@ class _Hunk:
                     yield edit
                     break
                 test = bisect_right(self._begins, token.start)
-                if [one.kind for one in value[-1:]] == ["name"] and (test, value[-1].text) not in seen:
+                if [one.kind for one in value[-1:]] == ["name"] and (
+                    test,
+                    value[-1].text,
+                ) not in seen:
                     seen.add((test, value[-1].text))
                     yield from self._rows(test, value[-1].text)
 
@@ -356,16 +420,22 @@ class _Hunk:
         """In rows of a test's table, if it calls their last column by this name."""
         start, end = ([0, *self._begins, len(self._text)][place] for place in (test, test + 1))
         if re.search(_LAST_COLUMN.replace("{}", re.escape(name)), self._text[start:end]):
-            first, last = (bisect_left(self._tokens, at, key=attrgetter("start")) for at in (start, end))
+            first, last = (
+                bisect_left(self._tokens, at, key=attrgetter("start")) for at in (start, end)
+            )
             for number in range(max(first, 1), last):
-                if self._tokens[number].kind == "open" and _BEFORE_ROW.match(self._tokens[number - 1].text):
+                if self._tokens[number].kind == "open" and _BEFORE_ROW.match(
+                    self._tokens[number - 1].text
+                ):
                     yield from self._in_row(number, name)
 
     def _in_row(self, opening: int, name: str = "") -> Iterator[Edit]:
         """What stands last in a row: what code does with other input, or before the tests begin, nobody knows."""
         parts = ([part for part in one if part.text != "\n"] for one in self._arguments(opening))
         columns = [one for one in parts if one]
-        is_called = self._path.endswith(".py") and columns and any(one.text == "(" for one in columns[-1])
+        is_called = (
+            self._path.endswith(".py") and columns and any(one.text == "(" for one in columns[-1])
+        )
         is_row = len(columns) > 1 and any(one[0].kind != "open" for one in columns)
         if is_row and not is_called and columns[-1][-1].text.strip("\"'") != name:
             yield from filter(None, [self._changed(columns[-1])])
@@ -383,7 +453,9 @@ class _Hunk:
                 break
             if one.kind in ("string", "number") or one.text in _TRUTH:
                 literals.append(one)
-        edits = [edit for one in literals if (edit := self._other_literal(one, contained=contained))]
+        edits = [
+            edit for one in literals if (edit := self._other_literal(one, contained=contained))
+        ]
         return self._random.choice(edits) if edits else None
 
     def _other_literal(self, token: _Token, *, contained: bool) -> Edit | None:
@@ -407,7 +479,9 @@ class _Hunk:
                 return None
             start, end = max(places, key=lambda place: place[1] - place[0])
         old = token.text[start:end]
-        others = [word for word in self._words if word.lower() != old.lower()] if end - start > 1 else []
+        others = (
+            [word for word in self._words if word.lower() != old.lower()] if end - start > 1 else []
+        )
         alphabet = digits[1:] if old[0].isdigit() else ascii_lowercase
         letter = self._random.choice(alphabet.replace(old[0].lower(), ""))
         new = self._random.choice(others) if others and not contained else letter + old[1:]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cooperbench.models import Feature
 
 _INDEX = re.compile(
-    r"^(index [0-9a-f]+\.\.)([0-9a-f]+)(?=(?: [0-7]+)?\r?\n--- [^\n]*\n\+\+\+ b/([^\n\t]+))", re.MULTILINE
+    r"^(index [0-9a-f]+\.\.)([0-9a-f]+)(?=(?: [0-7]+)?\r?\n--- [^\n]*\n\+\+\+ b/([^\n\t]+))",
+    re.MULTILINE,
 )
 _NEW_TESTS = {
     # A class that both unittest and pytest find.
@@ -84,7 +85,9 @@ class Canary:
         unclear = {test for test in passed if names and changed.search(test)}
         number = run.tests_passed + run.tests_failed
         all_ran = bool(run.tests_failed) and number >= reference.golden.tests_passed
-        known = {test for test in failed if names and changed.search(test)} | {*reference.passed_tests}
+        known = {test for test in failed if names and changed.search(test)} | {
+            *reference.passed_tests
+        }
         stopped = run.tests_failed == 1 and len(self.changed) > 1
         is_fit = all_ran or bool(self.changed and not stopped and not failed.isdisjoint(known))
         if run.success or run.timed_out or not is_fit:
@@ -132,7 +135,9 @@ def new_canaries(feature: Feature, store: TreeStore) -> Iterator[Canary]:
     tree, below = applied_tests(tests.encode("latin-1"), feature, store)
     files = {}
     for path, change in store.changes(tree, below).items() if tree else ():
-        if form := next((form for ending, form in _NEW_TESTS.items() if re.search(ending, path)), None):
+        if form := next(
+            (form for ending, form in _NEW_TESTS.items() if re.search(ending, path)), None
+        ):
             content = (store.content(change.after) or b"").decode("utf-8", "surrogateescape")
             if found := re.search(form[0], content, re.MULTILINE):
                 added = _with_test(content, form[1], found[1], random)
@@ -144,7 +149,9 @@ def new_canaries(feature: Feature, store: TreeStore) -> Iterator[Canary]:
 def _with_new_ids(tests: str, changes: Mapping[str, Change]) -> str:
     """Code under test could look whether the ids of the changed files are right."""
     ids = {
-        encode_path(path).decode("latin-1"): one.after.object_id for path, one in changes.items() if one.after
+        encode_path(path).decode("latin-1"): one.after.object_id
+        for path, one in changes.items()
+        if one.after
     }
     return _INDEX.sub(lambda line: line[1] + ids.get(line[3], line[2])[: len(line[2])], tests)
 
@@ -153,7 +160,9 @@ def _with_test(content: str, form: str, found: str, random: Random) -> str:
     """Under a name that looks like the others, before what runs a file of Python as a program."""
     words = sorted(set(re.findall("[a-z]{4,9}", content))) or ["other"]
     first, second = random.choices(words, k=2)
-    added = form.format(first=first, second=second, First=first.title(), Second=second.title(), found=found)
+    added = form.format(
+        first=first, second=second, First=first.title(), Second=second.title(), found=found
+    )
     main = re.search(r"^if __name__ ", content, re.MULTILINE)
     place = main.start() if main else len(content)
     return content[:place] + added + content[place:]

@@ -49,7 +49,9 @@ def golden_conflicts(
         except (CooperBenchError, OSError) as error:
             return [], [str(error)]
 
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1, thread_name_prefix="golden-merge") as pool:
+    with ThreadPoolExecutor(
+        workers or os.cpu_count() or 1, thread_name_prefix="golden-merge"
+    ) as pool:
         judged = list(pool.map(judge, ordered))
     found = [one for merges, _ in judged for one in merges]
     broken = [
@@ -61,7 +63,8 @@ def golden_conflicts(
     sizes = sorted({len(one["features"]) for one in found})
     if sizes not in ([], [2]):
         summary["by_agents"] = {
-            str(size): _counts([one for one in found if len(one["features"]) == size]) for size in sizes
+            str(size): _counts([one for one in found if len(one["features"]) == size])
+            for size in sizes
         }
     return {"schema": SCHEMA, "summary": summary, "pairs": found, "broken": broken}
 
@@ -99,14 +102,20 @@ def _merged(base: Base, pairs: Sequence[Pair], reasons: list[str]) -> Iterator[d
             try:
                 applied = store.apply(feature.patch.read_bytes())
             except OSError as error:
-                reasons.append(f"feature {number}: the golden patch cannot be read: {error.strerror}")
+                reasons.append(
+                    f"feature {number}: the golden patch cannot be read: {error.strerror}"
+                )
                 continue
             if applied.status == "applied":
                 trees[number] = applied.tree
             else:
-                reasons.append(f"feature {number}: {applied.error.replace('patch', 'golden patch', 1)}")
+                reasons.append(
+                    f"feature {number}: {applied.error.replace('patch', 'golden patch', 1)}"
+                )
         whole = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
-        merges = store.merge_groups([[trees[number] for number in pair.feature_ids] for pair in whole])
+        merges = store.merge_groups(
+            [[trees[number] for number in pair.feature_ids] for pair in whole]
+        )
     for pair, merge in zip(whole, merges, strict=True):
         yield {
             "repo": pair.task.repo,

@@ -69,7 +69,9 @@ def read_counts(output: str) -> Counts:
     every = {framework.name: list(framework.tallies(text)) for framework in FRAMEWORKS}
     found = {name: tallies for name, tallies in every.items() if tallies}
     # A package without tests may come last.
-    last = [next((one for one in reversed(tallies) if any(one)), Counts()) for tallies in found.values()]
+    last = [
+        next((one for one in reversed(tallies) if any(one)), Counts()) for tallies in found.values()
+    ]
     return Counts(
         passed=sum(one.passed for one in last),
         failed=sum(tally.failed for tallies in found.values() for tally in tallies),

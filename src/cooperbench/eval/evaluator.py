@@ -74,7 +74,10 @@ class Evaluation:
 
 def read_patches(paths: PairPaths, pair: Pair, setting: Setting) -> dict[str, bytes | None]:
     """What the agents handed in, by agent; None where there is no file."""
-    return {seat.agent_id: read_bytes(paths.agent(seat.agent_id).patch) for seat in seats_of(pair, setting)}
+    return {
+        seat.agent_id: read_bytes(paths.agent(seat.agent_id).patch)
+        for seat in seats_of(pair, setting)
+    }
 
 
 def evaluation_key(
@@ -127,7 +130,11 @@ def evaluate_pair(
     executor, asked = references.executor, references.asked
     found = {feature.feature_id: references.get(feature) for feature in pair.features}
     evaluation = Evaluation({})
-    failed = {str(number): one.golden.error or "unknown" for number, one in found.items() if not one.success}
+    failed = {
+        str(number): one.golden.error or "unknown"
+        for number, one in found.items()
+        if not one.success
+    }
     if failed:
         # The dataset's or the machine's fault: nothing can be said about the agents.
         number, reason = next(iter(failed.items()))
@@ -192,11 +199,15 @@ def _judge(
         both = judged_patch(merge.patch, side, store)
         merge = replace(merge, patch=both.patch, tree=both.tree)
 
-    def test(subject: str, numbers: Sequence[int], work: Applied | MergeResult, reason: str) -> _Runs:
+    def test(
+        subject: str, numbers: Sequence[int], work: Applied | MergeResult, reason: str
+    ) -> _Runs:
         """Each feature's tests; where there is nothing to test, that is said of each."""
         if not work.patch:
             return {number: not_run(reason) for number in numbers}
-        runs = {one: references.test(pair.task.feature(one), work.patch, work.tree) for one in numbers}
+        runs = {
+            one: references.test(pair.task.feature(one), work.patch, work.tree) for one in numbers
+        }
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
 
@@ -214,7 +225,9 @@ def _judge(
     if canary and all(run.success for tested in (*alone.values(), runs) for run in tested.values()):
         # Also alone: what a patch does to tests may depend on whether the other one is there.
         asked = [(number, merge.patch) for number in pair.feature_ids]
-        asked += [(number, judged[seat.agent_id].patch) for seat in seats for number in seat.feature_ids]
+        asked += [
+            (number, judged[seat.agent_id].patch) for seat in seats for number in seat.feature_ids
+        ]
         for number, patch in dict.fromkeys(asked):
             if confirmation.get(number) != "suspicious":
                 confirmation[number] = references.confirm(pair.task.feature(number), patch)
@@ -265,7 +278,9 @@ def _judge(
         "overall_success": overall,
         "overall_success_strict": overall and merged["strategy"] == "plain",
         **lead,
-        "canary": {str(number): answer for number, answer in confirmation.items()} if canary else "off",
+        "canary": {str(number): answer for number, answer in confirmation.items()}
+        if canary
+        else "off",
         "suspicious": suspicious,
     }
 
@@ -274,7 +289,9 @@ def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...]
     """An order, as places in the sequence, in which trees merge plainly, and whether all were tried to find one."""
     tried = 0
     seen: set[tuple[str, frozenset[int]]] = set()
-    open_ends: list[tuple[tuple[int, ...], str]] = [((at,), trees[at]) for at in reversed(range(len(trees)))]
+    open_ends: list[tuple[tuple[int, ...], str]] = [
+        ((at,), trees[at]) for at in reversed(range(len(trees)))
+    ]
     while open_ends:
         order, merged = open_ends.pop()
         left = [at for at in range(len(trees)) if at not in order]
@@ -287,7 +304,9 @@ def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...]
         if tried > MOST_ORDER_MERGES:
             return None, False
         steps = store.merge_pairs([(merged, trees[at]) for at in left])
-        longer = [((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree]
+        longer = [
+            ((*order, at), step.tree) for at, step in zip(left, steps, strict=True) if step.tree
+        ]
         open_ends += longer[::-1]
     return None, True
 
@@ -296,10 +315,14 @@ def suspicious_lines(patch: bytes) -> list[dict[str, Any]]:
     """At most 50 of them, with path and line."""
     found: list[dict[str, Any]] = []
     for line in new_lines(patch):
-        pattern = next((one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None)
+        pattern = next(
+            (one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None
+        )
         text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
         if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
-            found.append({"path": line.path, "line": line.number, "text": text.strip()[:_LONGEST_LINE]})
+            found.append(
+                {"path": line.path, "line": line.number, "text": text.strip()[:_LONGEST_LINE]}
+            )
     return found
 
 
@@ -338,7 +361,12 @@ def _merged_record(merge: MergeResult, runs: _Runs) -> dict[str, Any]:
 
 
 def evaluate_and_write(
-    paths: ExperimentPaths, pair: Pair, setting: Setting, references: References, *, canary: bool = True
+    paths: ExperimentPaths,
+    pair: Pair,
+    setting: Setting,
+    references: References,
+    *,
+    canary: bool = True,
 ) -> dict[str, Any]:
     """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
     place, stop = paths.pair(pair, setting), references.executor.stop
@@ -367,7 +395,9 @@ def write_evaluation(paths: PairPaths, evaluation: Evaluation) -> None:
     write_json(paths.evaluation, evaluation.record)
 
 
-def write_failure(paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception) -> dict[str, Any]:
+def write_failure(
+    paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception
+) -> dict[str, Any]:
     """eval.json for a pair that could not be judged; it is judged again next time."""
     record = {"schema": SCHEMA} | error_record(paths, pair, setting, error)
     write_json(paths.pair(pair, setting).evaluation, record)

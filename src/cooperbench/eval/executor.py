@@ -22,7 +22,12 @@ from cooperbench.eval.test_side import TestSide, feature_paths
 from cooperbench.eval.trees import base_folder, load_base, read_base
 from cooperbench.models import REPO_DIR
 from cooperbench.retry import Once, with_retries
-from cooperbench.sandbox.contract import CommandResult, SandboxOptions, capabilities_of, check_network
+from cooperbench.sandbox.contract import (
+    CommandResult,
+    SandboxOptions,
+    capabilities_of,
+    check_network,
+)
 from cooperbench.temporary import owned_prefix, remove_tree
 
 if TYPE_CHECKING:
@@ -163,18 +168,26 @@ class TestRun:
             if absent or not failures or not failures <= flaky or not self.tests_passed:
                 return self
             return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
-        passed, skipped, expected = self.tests_passed, self.tests_skipped, len(reference.passed_tests)
+        passed, skipped, expected = (
+            self.tests_passed,
+            self.tests_skipped,
+            len(reference.passed_tests),
+        )
         if absent:
             error = f"{len(absent)} of {expected} expected tests did not run: {min(absent)}"
         elif passed + len(flaky) < golden.tests_passed:
             error = f"only {passed} tests passed, {golden.tests_passed} do with the golden patch"
         elif skipped > golden.tests_skipped + len(flaky) and not reference.passed_tests:
-            error = f"{skipped} tests were skipped, {golden.tests_skipped} are with the golden patch"
+            error = (
+                f"{skipped} tests were skipped, {golden.tests_skipped} are with the golden patch"
+            )
         else:
             return self
         not_run = tuple(sorted(test for test in absent if outcomes.get(test) == "skipped"))
         missing = tuple(sorted(absent - set(not_run)))
-        return replace(self, success=False, error=error, missing_tests=missing, skipped_tests=not_run)
+        return replace(
+            self, success=False, error=error, missing_tests=missing, skipped_tests=not_run
+        )
 
 
 def not_run(reason: str) -> TestRun:
@@ -204,7 +217,9 @@ def run_tests(
         result = run(argv, timeout_seconds=timeout_seconds, env=env, output_limit=_OUTPUT_LIMIT)
     except SandboxDestroyed as error:
         result = CommandResult(_KILLED, stderr=f"{error}\n".encode())
-    return judge(result, round(result.duration_seconds or time.monotonic() - started, 3), timeout_seconds)
+    return judge(
+        result, round(result.duration_seconds or time.monotonic() - started, 3), timeout_seconds
+    )
 
 
 def judge(result: CommandResult, duration_seconds: float, timeout_seconds: int) -> TestRun:
@@ -271,7 +286,11 @@ class TestExecutor:
         return run
 
     def run(
-        self, feature: Feature, patch: bytes | None, conditions: Conditions, tests: bytes | None = None
+        self,
+        feature: Feature,
+        patch: bytes | None,
+        conditions: Conditions,
+        tests: bytes | None = None,
     ) -> TestRun:
         """The same without asking whether it was done before, with other `tests` than the feature's if given.
 
@@ -300,7 +319,12 @@ class TestExecutor:
         )
 
     def _in_sandbox(
-        self, task: Task, conditions: Conditions, work: Callable[[RichSandbox], T], *, judged: bool = True
+        self,
+        task: Task,
+        conditions: Conditions,
+        work: Callable[[RichSandbox], T],
+        *,
+        judged: bool = True,
     ) -> T:
         """In a fresh one; again in another where that fails through nobody's fault."""
         labels = {**self._labels, "task": task.label}
@@ -337,7 +361,9 @@ class TestExecutor:
         with backend.making_snapshot(task, key) as found:
             if found:
                 return found
-            with self._session.sandbox(reference, timeout_seconds=3 * seconds, options=options) as sandbox:
+            with self._session.sandbox(
+                reference, timeout_seconds=3 * seconds, options=options
+            ) as sandbox:
                 # Its verdict does not matter: tests of a feature that is not there fail.
                 run_tests(sandbox, tests, None, seconds, _INSTALLING, last=False)
                 words = (_PIP_LOG, _WHEELS_DIR, f"{_PATCHES_DIR}/{_TESTS_NAME}")

@@ -59,9 +59,13 @@ def whole_line(pattern: str) -> re.Pattern[str]:
 
 _KINDS: dict[str, Outcome] = {
     **dict.fromkeys(("passed", "xpassed", "pass", "passing"), "passed"),
-    **dict.fromkeys(("failed", "error", "errors", "timed out", "exec failed", "fail", "cancelled"), "failed"),
+    **dict.fromkeys(
+        ("failed", "error", "errors", "timed out", "exec failed", "fail", "cancelled"), "failed"
+    ),
     **dict.fromkeys(("failures", "unexpected successes", "failing"), "failed"),
-    **dict.fromkeys(("skipped", "xfailed", "todo", "expected fail", "ignored", "pending"), "skipped"),
+    **dict.fromkeys(
+        ("skipped", "xfailed", "todo", "expected fail", "ignored", "pending"), "skipped"
+    ),
     "expected failures": "skipped",
 }
 """What frameworks call the tests that they count."""
@@ -244,7 +248,10 @@ def vitest_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 # Under TAP whatever a test prints becomes a comment too, so that only the whole block counts as a summary.
 _NODE_SUMMARY = whole_line(
     r"(?:# |ℹ )tests [0-9]+(?:\n(?:# |ℹ )suites [0-9]+)?(?P<tests>"
-    + "".join(rf"\n(?:# |ℹ ){word} [0-9]{{1,9}}" for word in ("pass", "fail", "cancelled", "skipped", "todo"))
+    + "".join(
+        rf"\n(?:# |ℹ ){word} [0-9]{{1,9}}"
+        for word in ("pass", "fail", "cancelled", "skipped", "todo")
+    )
     + r")\n(?:# |ℹ )duration_ms [0-9.]+"
 )
 _NODE_TEST = whole_line(
@@ -274,7 +281,14 @@ def node_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
         if match["tap"]:
             name = name.replace(r"\#", "#").replace("\\\\", "\\")
         skipped = match["skipped"] or match["todo"] or match["directive"]
-        yield name, "skipped" if skipped else "failed" if match["not"] or match["mark"] == "✖" else "passed"
+        yield (
+            name,
+            "skipped"
+            if skipped
+            else "failed"
+            if match["not"] or match["mark"] == "✖"
+            else "passed",
+        )
 
 
 _MOCHA_SUMMARY = whole_line(
@@ -339,7 +353,9 @@ def _leaves(tests: dict[str, Outcome]) -> Counts:
     # In this order the first subtest follows the test that it is part of.
     names = sorted(tests, key=lambda name: name.split("/"))
     following = pairwise([*names, ""])
-    return _counted([tests[name] for name, follower in following if not follower.startswith(name + "/")])
+    return _counted(
+        [tests[name] for name, follower in following if not follower.startswith(name + "/")]
+    )
 
 
 def go_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
@@ -388,7 +404,9 @@ def cargo_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
 
 
 FRAMEWORKS = (
-    Framework("pytest", partial(_tallies, pattern=_PYTEST_SUMMARY), pytest_outcomes, prefix=r"[^\[]*::"),
+    Framework(
+        "pytest", partial(_tallies, pattern=_PYTEST_SUMMARY), pytest_outcomes, prefix=r"[^\[]*::"
+    ),
     Framework("unittest", unittest_tallies, unittest_outcomes, prefix=r".*\."),
     Framework("node", partial(_tallies, pattern=_NODE_SUMMARY), node_outcomes, ".* > "),
     Framework("jest", partial(_tallies, pattern=_JEST_SUMMARY), jest_outcomes, ".* > "),

@@ -86,7 +86,9 @@ class Reference:
 
 
 def _with_tuples(content: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    }
 
 
 def question_of(feature: Feature) -> str:
@@ -131,7 +133,9 @@ class ReferenceStore:
     def unknown(self, pairs: Iterable[Pair]) -> int:
         """How many features of these pairs have no golden patch that is known to pass, in whatever image."""
         features = _features_of(pairs)
-        return sum(not any(reference.success for reference in self.about(feature)) for feature in features)
+        return sum(
+            not any(reference.success for reference in self.about(feature)) for feature in features
+        )
 
     def add(self, content: Any) -> int:
         """Take in what `exported` made, also another machine's; how many there were."""
@@ -144,7 +148,10 @@ class ReferenceStore:
 
 
 def exported(references: Iterable[Reference]) -> dict[str, Any]:
-    return {"schema": EXPORT_SCHEMA, "references": [reference.to_json() for reference in references]}
+    return {
+        "schema": EXPORT_SCHEMA,
+        "references": [reference.to_json() for reference in references],
+    }
 
 
 def sound_pairs(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
@@ -190,7 +197,9 @@ class References:
 
     def get(self, feature: Feature) -> Reference:
         """The reference under the strictest conditions that the golden patch passes under; else one that failed."""
-        self._done.get((feature, "golden"), lambda: self._known.update({feature: self._find(feature)}))
+        self._done.get(
+            (feature, "golden"), lambda: self._known.update({feature: self._find(feature)})
+        )
         return self._known[feature]
 
     def _amend(self, feature: Feature, **changes: Any) -> None:
@@ -330,7 +339,11 @@ class References:
         with TreeStore(self.executor.base(feature.task)) as store:
             side = self.executor.test_side((feature,), store)
             work = judged_patch(feature.patch.read_bytes(), side, store)
-        return work if side.hidden or work.error else Applied("failed", error="tests.patch does not apply")
+        return (
+            work
+            if side.hidden or work.error
+            else Applied("failed", error="tests.patch does not apply")
+        )
 
     def _run(self, feature: Feature, conditions: Conditions, tests: bytes | None = None) -> TestRun:
         """With the golden patch."""
@@ -353,7 +366,9 @@ class References:
     def _load(self, feature: Feature, conditions: Conditions) -> Reference | None:
         """Only what tells how the golden patch would do with our time limit."""
         digest = self.executor.image(feature.task).digest
-        found = self.store.load(file_name(question_of(feature), digest, conditions)) if digest else None
+        found = (
+            self.store.load(file_name(question_of(feature), digest, conditions)) if digest else None
+        )
         limit = self.executor.timeout_seconds
         if found is None or found.golden.timed_out or found.golden.duration_seconds > limit:
             return None
@@ -386,7 +401,9 @@ class References:
                 f" its tests run {how}",
             )
         if not found.passed_tests:
-            self.tell(task, "names", "its runner does not name the tests that pass; their number decides")
+            self.tell(
+                task, "names", "its runner does not name the tests that pass; their number decides"
+            )
 
 
 def _own_tests(feature: Feature) -> re.Pattern[str]:
@@ -414,5 +431,7 @@ def _repeated(reference: Reference, runs: Sequence[TestRun]) -> dict[str, Any]:
 
 def _differing(runs: Sequence[TestRun]) -> set[str]:
     """Tests that failed in some runs and not in others."""
-    failures = Counter(test for run in runs for test, outcome in run.outcomes.items() if outcome == "failed")
+    failures = Counter(
+        test for run in runs for test, outcome in run.outcomes.items() if outcome == "failed"
+    )
     return {test for test, number in failures.items() if number < len(runs)}

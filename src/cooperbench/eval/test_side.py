@@ -24,7 +24,12 @@ from cooperbench.git import GitError
 from cooperbench.models import Feature
 
 Reason = Literal[
-    "hidden_test", "test_config", "test_file", "compiled_file", "installed_package", "shadows_module"
+    "hidden_test",
+    "test_config",
+    "test_file",
+    "compiled_file",
+    "installed_package",
+    "shadows_module",
 ]
 
 _TEST_FOLDER = re.compile(
@@ -56,11 +61,34 @@ _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
 # Among them what runs before the tests and can replace them (*.pth), or chooses the program that runs them (.npmrc).
 # Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
 _CONFIG_NAMES = (
-    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml"),
-    *("*.pth", "jest.config.*", "jest.setup.*", "jest.preset.*", "setupTests.*", "karma.conf.*", ".mocharc*"),
+    *(
+        "conftest.py",
+        "pytest.ini",
+        ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        "tox.ini",
+        "tox.toml",
+    ),
+    *(
+        "*.pth",
+        "jest.config.*",
+        "jest.setup.*",
+        "jest.preset.*",
+        "setupTests.*",
+        "karma.conf.*",
+        ".mocharc*",
+    ),
     *("vitest.config.*", "vitest.setup.*", "vitest.workspace.*"),
     *(".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", ".taprc"),
-    *("ava.config.*", "bunfig.toml", "playwright.config.*", "cypress.config.*", "go.work", "go.work.sum"),
+    *(
+        "ava.config.*",
+        "bunfig.toml",
+        "playwright.config.*",
+        "cypress.config.*",
+        "go.work",
+        "go.work.sum",
+    ),
     *("nextest.toml", "insta.yaml", ".insta.yaml", "rust-toolchain", "rust-toolchain.toml"),
 )
 _CONFIG_PATHS = re.compile(
@@ -176,7 +204,9 @@ class TestSide:
             for unit in sorted(units, key=len)[:_MOST_UNITS]
         }
         kept: set[str] = set()
-        while new := [unit for unit, by in importers.items() if any(self._is_code(one, kept) for one in by)]:
+        while new := [
+            unit for unit, by in importers.items() if any(self._is_code(one, kept) for one in by)
+        ]:
             kept.update(path for unit in new for path in units[unit])  # they may import others
             importers = {unit: by for unit, by in importers.items() if unit not in new}
         return kept
@@ -184,11 +214,15 @@ class TestSide:
     def _is_code(self, path: str, kept: set[str]) -> bool:
         return path in kept or path in self.golden or not self.looks_like_tests(path)
 
-    def _importers(self, unit: str, changed: Sequence[str], tree: str, store: TreeStore) -> set[str]:
+    def _importers(
+        self, unit: str, changed: Sequence[str], tree: str, store: TreeStore
+    ) -> set[str]:
         """Who imports something of a file, or of a folder that holds no tests. A golden patch that works there does."""
         there = [path for path in (*self.base, *self.hidden) if path.startswith(f"{unit}/")]
         is_folder = unit not in changed
-        if is_folder and ("/" not in unit or any(self._is_test(path) for path in (*there, *changed))):
+        if is_folder and (
+            "/" not in unit or any(self._is_test(path) for path in (*there, *changed))
+        ):
             return set()
         if of_golden := {path for path in self.golden if path.startswith(f"{unit}/")}:
             return of_golden
@@ -197,7 +231,9 @@ class TestSide:
         unit = re.sub(r"\.pyi?$", "", unit)
         return {
             path
-            for path, line in store.lines_with([unit.rpartition("/")[2]], tree if is_new else store.base.tree)
+            for path, line in store.lines_with(
+                [unit.rpartition("/")[2]], tree if is_new else store.base.tree
+            )
             if not path.endswith(".rs") and path not in self.hidden and _imports(path, line, unit)
         }
 
@@ -222,7 +258,9 @@ class TestSide:
 
         def named(tree: str) -> Iterator[tuple[str, str, str]]:
             for path, line in store.lines_with(names, tree) if names else ():
-                yield from ((path, name, one) for name in names if name in line for one in names[name])
+                yield from (
+                    (path, name, one) for name in names if name in line for one in names[name]
+                )
 
         for path, _, one in named(tree):
             # Rust can load no code of other languages.
@@ -235,7 +273,9 @@ class TestSide:
         return kept
 
     def _is_known(self, folder: str) -> bool:
-        return folder in self._base_modules or any(path.startswith(f"{folder}/") for path in self.hidden)
+        return folder in self._base_modules or any(
+            path.startswith(f"{folder}/") for path in self.hidden
+        )
 
     def _is_test(self, path: str) -> bool:
         return path in self.hidden or bool(_TEST_NAME.fullmatch(path))
@@ -292,7 +332,9 @@ def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     library |= side.data_part(files, tree, store)
     dropped = [file for file in dropped if file.path not in library]
     if dropped:
-        tree = store.edited(tree, {file.path: _left_of(file, changes[file.path], store) for file in dropped})
+        tree = store.edited(
+            tree, {file.path: _left_of(file, changes[file.path], store) for file in dropped}
+        )
     if tree == store.base.tree:
         error = "nothing is left of the patch without test files"
         return Applied("empty", tree, error, dropped=tuple(dropped))
@@ -315,10 +357,14 @@ def _config_changes(path: str, change: Change, store: TreeStore) -> bool:
 
 def _left_of(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
     """What was there before, with changes of its that have nothing to do with tests."""
-    is_file = change.after is not None and change.after.mode == FILE and may_hold_test_config(file.path)
+    is_file = (
+        change.after is not None and change.after.mode == FILE and may_hold_test_config(file.path)
+    )
     if file.reason != "test_config" or not is_file:
         return change.before
-    restored = without_test_config(file.path, store.content(change.before), store.content(change.after))
+    restored = without_test_config(
+        file.path, store.content(change.before), store.content(change.after)
+    )
     return change.before if restored is None else restored
 
 
@@ -337,7 +383,9 @@ def feature_paths(feature: Feature, store: TreeStore) -> tuple[frozenset[str], f
     hidden = store.changes(tree, since) if tree else ()
     changes = store.changes(golden).items() if golden else ()
     ours = {
-        path for path, one in changes if not may_hold_test_config(path) or _config_changes(path, one, store)
+        path
+        for path, one in changes
+        if not may_hold_test_config(path) or _config_changes(path, one, store)
     }
     return frozenset(hidden), frozenset(ours)
 
@@ -345,7 +393,9 @@ def feature_paths(feature: Feature, store: TreeStore) -> tuple[frozenset[str], f
 def is_test_config(path: str) -> bool:
     """Whether a file is test-runner configuration by its name alone, wherever it lies."""
     name = path.rpartition("/")[2]
-    return any(fnmatchcase(name, pattern) for pattern in _CONFIG_NAMES) or bool(_CONFIG_PATHS.fullmatch(path))
+    return any(fnmatchcase(name, pattern) for pattern in _CONFIG_NAMES) or bool(
+        _CONFIG_PATHS.fullmatch(path)
+    )
 
 
 def may_hold_test_config(path: str) -> bool:
@@ -373,7 +423,9 @@ def _test_part(path: str, content: bytes) -> object:
         document = read.get(name, _toml)(content) if content else {}
         if not isinstance(document, dict):
             return None
-        return {place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)}
+        return {
+            place: value for place, value in _leaves(document) if re.match(_TEST_PARTS[name], place)
+        }
     except _UNREADABLE:
         return None
 
@@ -425,11 +477,17 @@ def without_test_config(path: str, before: bytes | None, after: bytes | None) ->
 
 def _package_json_with(before: dict[str, Any], after: dict[str, Any]) -> bytes:
     """The latter with the test-runner part of the former."""
-    scripts = {key: value for key, value in after.get("scripts", {}).items() if not _TEST_SCRIPT.match(key)}
-    scripts |= {key: value for key, value in before.get("scripts", {}).items() if _TEST_SCRIPT.match(key)}
+    scripts = {
+        key: value for key, value in after.get("scripts", {}).items() if not _TEST_SCRIPT.match(key)
+    }
+    scripts |= {
+        key: value for key, value in before.get("scripts", {}).items() if _TEST_SCRIPT.match(key)
+    }
     document = {key: value for key, value in after.items() if key not in _PACKAGE_RUNNERS}
     document |= {key: value for key, value in before.items() if key in _PACKAGE_RUNNERS}
-    return json.dumps(document | ({"scripts": scripts} if scripts else {}), indent=2).encode() + b"\n"
+    return (
+        json.dumps(document | ({"scripts": scripts} if scripts else {}), indent=2).encode() + b"\n"
+    )
 
 
 def _sections(content: bytes) -> list[bytes]:

@@ -43,8 +43,12 @@ _LONGEST_PATH = 4095
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?|rs)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """Paths with the prefixes of git; patches without them are rare."""
-_ATTRIBUTES = "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
-_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
+_ATTRIBUTES = (
+    "merge text eol crlf diff filter ident working-tree-encoding conflict-marker-size whitespace"
+)
+_CONFIG = (
+    "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tlooseCompression = 0\n\tfsync = none\n"
+)
 _PACK = "/tmp/cooperbench-base.pack"  # noqa: S108  # inside a sandbox
 _READ_SECONDS = 600
 _READ_BASE = """
@@ -97,7 +101,9 @@ def base_of_clone(git_dir: Path, commit: str) -> Base:
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     found = git(*words, git_dir=git_dir, check=False)
     if not found:
-        raise UserError(f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`")
+        raise UserError(
+            f"commit {commit} is not in {git_dir}: fetch it there, e.g. `git fetch --unshallow`"
+        )
     objects = git("rev-parse", "--git-path", "objects", git_dir=git_dir)
     return Base((git_dir / os.fsdecode(objects.rstrip(b"\n"))).absolute(), found.decode().strip())
 
@@ -117,7 +123,9 @@ def load_base(folder: Path) -> Base | None:
 def read_base(sandbox: RichSandbox, folder: Path) -> Base:
     """HEAD of a sandbox's repository, from now on in this folder."""
     argv = ["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK]
-    commit, *modules = sandbox.run_checked(argv, f"{REPO_DIR} cannot be read", _READ_SECONDS).split("\n")
+    commit, *modules = sandbox.run_checked(argv, f"{REPO_DIR} cannot be read", _READ_SECONDS).split(
+        "\n"
+    )
     pack = sandbox.read_file(_PACK)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(prefix=".new-", dir=folder.parent))
@@ -141,7 +149,9 @@ def _make_git_dir(path: Path) -> Path:
     (path / "HEAD").write_text("ref: refs/heads/unborn\n")
     (path / "config").write_text(_CONFIG)
     # info/attributes outranks every .gitattributes: this makes them all unspecified again.
-    (path / "info" / "attributes").write_text(f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n")
+    (path / "info" / "attributes").write_text(
+        f"* {' '.join('!' + name for name in _ATTRIBUTES.split())}\n"
+    )
     return path
 
 
@@ -196,7 +206,9 @@ class TreeStore:
 
     def __init__(self, base: Base) -> None:
         if git_version() < OLDEST_GIT:
-            raise UserError("git on this machine is too old to merge patches: 2.39 or newer is needed")
+            raise UserError(
+                "git on this machine is too old to merge patches: 2.39 or newer is needed"
+            )
         self.base = base
         self._commits: dict[str, str] = {base.tree: base.commit}
         self._changes: dict[tuple[str, str], dict[str, Change]] = {}
@@ -223,7 +235,9 @@ class TreeStore:
             return nothing
         failed = "the patch does not apply: "
         if len(patch) > MOST_PATCH_BYTES:
-            return Applied("failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB")
+            return Applied(
+                "failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB"
+            )
         index = self._index_of(onto)
         strip = "-p1" if _PREFIXED.search(patch) else "-p0"
         options = ("--cached", "--binary", "--whitespace=nowarn", strip)
@@ -294,7 +308,9 @@ class TreeStore:
         """All that agents handed in as one; the status says if one of them has nothing to merge."""
         trees = [one.tree for one in applied if one.status == "applied"]
         missing = [
-            f"agent {place}: {one.error}" for place, one in enumerate(applied, 1) if one.status != "applied"
+            f"agent {place}: {one.error}"
+            for place, one in enumerate(applied, 1)
+            if one.status != "applied"
         ]
         if not trees:
             return MergeResult("missing_input", "none", b"", (), "; ".join(missing))
@@ -330,15 +346,21 @@ class TreeStore:
                 merged[at] = unions.get(one, plain[one]).tree
         return [self._result(*of_group) for of_group in zip(groups, merged, conflicts, strict=True)]
 
-    def _result(self, trees: Sequence[str], merged: str, conflicts: Sequence[TreeMerge]) -> MergeResult:
+    def _result(
+        self, trees: Sequence[str], merged: str, conflicts: Sequence[TreeMerge]
+    ) -> MergeResult:
         if conflicts:
             files = sorted({path for conflict in conflicts for path in conflict.files})
             strategy: Literal["union", "none"] = "union" if merged else "none"
-            return MergeResult("conflict", strategy, b"", tuple(files), conflicts[0].message, merged)
+            return MergeResult(
+                "conflict", strategy, b"", tuple(files), conflicts[0].message, merged
+            )
         same = len(trees) > 1 and set(trees) == {merged} and merged != self.base.tree
         return MergeResult("identical" if same else "clean", "plain", b"", tree=merged)
 
-    def merge_pairs(self, pairs: Sequence[tuple[str, str]], *, union: bool = False) -> list[TreeMerge]:
+    def merge_pairs(
+        self, pairs: Sequence[tuple[str, str]], *, union: bool = False
+    ) -> list[TreeMerge]:
         """Merge two trees at a time, all in one process; `union` keeps both sides of textual conflicts."""
         if not pairs:
             return []
@@ -384,7 +406,9 @@ class TreeStore:
         """Git merges commits: one for each tree, with the base as its parent."""
         if tree not in self._commits:
             who = "CooperBench <cooperbench@localhost> 946684800 +0000"
-            lines = f"tree {tree}\nparent {self.base.commit}\nauthor {who}\ncommitter {who}\n\ntree\n"
+            lines = (
+                f"tree {tree}\nparent {self.base.commit}\nauthor {who}\ncommitter {who}\n\ntree\n"
+            )
             self._commits[tree] = self._store("commit", lines.encode())
         return self._commits[tree]
 
@@ -392,7 +416,9 @@ class TreeStore:
         """A new object; its id."""
         return self._git("hash-object", "-t", kind, "-w", "--stdin", stdin=data).decode().strip()
 
-    def _run(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> CompletedProcess[bytes]:
+    def _run(
+        self, *args: str, index: Path | None = None, stdin: bytes = b""
+    ) -> CompletedProcess[bytes]:
         return run_git(*args, git_dir=self._git_dir, index=index, stdin=stdin, bounded=True)
 
     def _git(self, *args: str, index: Path | None = None, stdin: bytes = b"") -> bytes:

@@ -98,7 +98,9 @@ def _check(report: TaskReport, feature: Feature, references: References, repeat:
     reference = references.measure(feature, repeat)
     report.checks += 2 * reference.runs if reference.base_passes is not None else 1
     if not reference.success:
-        report.problems.append(f"{where}: the golden patch fails: {reference.golden.error or work.error}")
+        report.problems.append(
+            f"{where}: the golden patch fails: {reference.golden.error or work.error}"
+        )
     if reference.failed_runs:
         report.problems.append(
             f"{where}: the golden patch fails in {reference.failed_runs} of {reference.runs} runs"
@@ -111,7 +113,9 @@ def _check(report: TaskReport, feature: Feature, references: References, repeat:
         report.notes.append(f"{where}: its tests need a network")
 
 
-def _combined(report: TaskReport, task: Task, features: Sequence[Feature], references: References) -> None:
+def _combined(
+    report: TaskReport, task: Task, features: Sequence[Feature], references: References
+) -> None:
     name = "combined.patch"
     work = _examine(report, task.combined_patch.read_bytes(), task.features, references, name)
     if not work.patch:
@@ -157,15 +161,24 @@ def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
     golden = store.apply(feature.patch.read_bytes()).tree
     changes = store.changes(golden) if golden else {}
     for language, suffixes in _ATTACKED.items():
-        path = next((path for path, one in changes.items() if one.after and path.endswith(suffixes)), None)
+        path = next(
+            (path for path, one in changes.items() if one.after and path.endswith(suffixes)), None
+        )
         if path is None:
             continue
         before, after = (store.content(entry) or b"" for entry in changes[path])
         if language == "go":
             # A file of its own.
             package = re.search(rb"^package \w+", after, re.MULTILINE)
-            path, before = path.removesuffix(".go") + "_entry.go", package[0] if package else b"package x"
-        code = resources.files("cooperbench.eval").joinpath("attack_code", f"{language}.txt").read_bytes()
+            path, before = (
+                path.removesuffix(".go") + "_entry.go",
+                package[0] if package else b"package x",
+            )
+        code = (
+            resources.files("cooperbench.eval")
+            .joinpath("attack_code", f"{language}.txt")
+            .read_bytes()
+        )
         for part in code.split(b"##### ")[1:]:
             name, _, attack = part.partition(b"\n")
             added, *others = attack.split(b"\n#### ")

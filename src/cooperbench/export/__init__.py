@@ -50,7 +50,9 @@ def _count(element: ET.Element, names: Sequence[str]) -> None:
     tags = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
     for name in names:
         element.set(name, str(len(list(element.iter(tags[name])))))
-    element.set("time", f"{sum(float(case.get('time', 0)) for case in element.iter('testcase')):.3f}")
+    element.set(
+        "time", f"{sum(float(case.get('time', 0)) for case in element.iter('testcase')):.3f}"
+    )
 
 
 def _case(run: Run, pair: PairData) -> ET.Element:
@@ -86,9 +88,13 @@ def _what_failed(pair: PairData) -> Iterator[str]:
         for feature in (feature for feature in runs if not mapping(runs, feature).get("success")):
             run = mapping(runs, feature)
             whose = "the merge" if subject == "merged" else f"{subject}'s patch alone"
-            counts = f"{number(run, 'tests_passed'):g} passed, {number(run, 'tests_failed'):g} failed"
+            counts = (
+                f"{number(run, 'tests_passed'):g} passed, {number(run, 'tests_failed'):g} failed"
+            )
             error = text_or_none(run, "error")
-            yield f"{whose} fails the tests of feature {feature}: {counts}" + (f" ({error})" if error else "")
+            yield f"{whose} fails the tests of feature {feature}: {counts}" + (
+                f" ({error})" if error else ""
+            )
             yield outputs.get(f"{subject}-f{feature}", "").strip()[-_OUTPUT_CHARACTERS:] + "\n"
 
 
@@ -108,10 +114,14 @@ class Format(NamedTuple):
 
 FORMATS = {
     "csv": Format("a row for each pair", "pairs.csv", lambda run: csv_bytes(pair_rows([run]))),
-    "parquet": Format("the same, with types", "pairs.parquet", lambda run: parquet_bytes(pair_rows([run]))),
+    "parquet": Format(
+        "the same, with types", "pairs.parquet", lambda run: parquet_bytes(pair_rows([run]))
+    ),
     "junit": Format("JUnit XML, pairs as tests, for CI", "junit.xml", junit_bytes),
     "leaderboard": Format(
-        "verdicts with checksums of what they rest on, to hand in", "submission.json", submission_bytes
+        "verdicts with checksums of what they rest on, to hand in",
+        "submission.json",
+        submission_bytes,
     ),
     "atif": Format("Agent Trajectory Interchange Format, a document for each agent", "atif"),
 }
@@ -123,7 +133,9 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
     Nothing to write at all is the user's error.
     """
     if format_name not in FORMATS:
-        raise UserError(f"no format {format_name!r}; there are: {names_for_error(FORMATS, format_name)}")
+        raise UserError(
+            f"no format {format_name!r}; there are: {names_for_error(FORMATS, format_name)}"
+        )
     _, usual_name, content = FORMATS[format_name]
     if content is not None and target.is_dir():
         target /= usual_name
@@ -136,7 +148,9 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
             write_bytes(target, content(run))
             done = Exported([target], [])
     except OSError as error:
-        raise UserError(f"{error.filename or target} cannot be written: {error.strerror}") from error
+        raise UserError(
+            f"{error.filename or target} cannot be written: {error.strerror}"
+        ) from error
     if not done.files:
         raise UserError(f"nothing of run {run.name!r} can be exported: {done.left_out[0]}")
     return done

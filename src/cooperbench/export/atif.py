@@ -26,7 +26,15 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 _ACCOUNTS = ("model_calls", "unpriced_calls", "model_seconds", "sandbox_seconds")
 _OF_ENTRIES = ("action", "args", "observation", "timestamp", "step", "thought")
-_OF_REPLIES = (*_OF_ENTRIES, "tokens", "cost", "calls", "unpriced_calls", "model_seconds", "reasoning")
+_OF_REPLIES = (
+    *_OF_ENTRIES,
+    "tokens",
+    "cost",
+    "calls",
+    "unpriced_calls",
+    "model_seconds",
+    "reasoning",
+)
 
 
 def write_documents(run: Run, target: Path) -> tuple[list[Path], list[str]]:
@@ -45,9 +53,13 @@ def write_documents(run: Run, target: Path) -> tuple[list[Path], list[str]]:
 
 def pair_documents(run_name: str, pair: PairData) -> dict[str, Document]:
     """By file name without its ending; empty where no agent left anything."""
-    session_id = f"{run_name}/{pair.setting}/{pair.key.repo}/{pair.key.task_id}/{pair.paths.folder.name}"
+    session_id = (
+        f"{run_name}/{pair.setting}/{pair.key.repo}/{pair.key.task_id}/{pair.paths.folder.name}"
+    )
     found = {one: read_trajectory(pair.paths.agent(one)) for one in pair.agent_ids}
-    documents = {one: _document(content, session_id, one) for one, content in found.items() if content}
+    documents = {
+        one: _document(content, session_id, one) for one, content in found.items() if content
+    }
     if documents:
         documents["pair"] = _pair_document(pair, session_id, documents)
     # Unpaired surrogates, from bytes that were no UTF-8, are no text to strict readers.
@@ -65,21 +77,35 @@ def _pair_document(pair: PairData, session_id: str, agents: Mapping[str, Documen
         calls.append({"tool_call_id": name, "function_name": "start_agent", "arguments": arguments})
         reference = [{"trajectory_id": agent["trajectory_id"], "session_id": session_id}]
         content = f"{extra['status']}: {extra['error'] or 'no error'}"
-        results.append({"source_call_id": name, "content": content, "subagent_trajectory_ref": reference})
-    task = f"CooperBench: {key.repo}, task {key.task_id}, features {', '.join(map(str, key.features))}"
-    start = {"message": "Start the agents and wait for them.", "llm_call_count": 0, "tool_calls": calls}
+        results.append(
+            {"source_call_id": name, "content": content, "subagent_trajectory_ref": reference}
+        )
+    task = (
+        f"CooperBench: {key.repo}, task {key.task_id}, features {', '.join(map(str, key.features))}"
+    )
+    start = {
+        "message": "Start the agents and wait for them.",
+        "llm_call_count": 0,
+        "tool_calls": calls,
+    }
     sums = [f"total_{name}" for name in (*_TOKENS, "cost_usd")]
     return {
         "schema_version": SCHEMA_VERSION,
         "session_id": session_id,
         "trajectory_id": session_id,
-        "agent": {"name": "cooperbench", "version": str((pair.result or {}).get("version") or __version__)},
+        "agent": {
+            "name": "cooperbench",
+            "version": str((pair.result or {}).get("version") or __version__),
+        },
         "steps": [
             {"step_id": 1, "source": "system", "message": f"{task}; setting {pair.setting}."},
             {"step_id": 2, "source": "agent", **start, "observation": {"results": results}},
         ],
         "final_metrics": {
-            **{name: sum(agent["final_metrics"][name] for agent in agents.values()) for name in sums},
+            **{
+                name: sum(agent["final_metrics"][name] for agent in agents.values())
+                for name in sums
+            },
             "total_steps": 2,
             "extra": {
                 name: sum(agent["final_metrics"]["extra"].get(name, 0) for agent in agents.values())
@@ -94,7 +120,12 @@ def _pair_document(pair: PairData, session_id: str, agents: Mapping[str, Documen
             "unsound": pair.unsound,
             "suspicious": pair.suspicious,
             "conversation": [
-                {"from": one.sender, "to": one.recipient, "message": one.text, "timestamp": one.timestamp}
+                {
+                    "from": one.sender,
+                    "to": one.recipient,
+                    "message": one.text,
+                    "timestamp": one.timestamp,
+                }
                 for one in pair.conversation().messages
             ],
         },
@@ -134,7 +165,9 @@ def steps_of(entries: Iterable[Mapping[str, Any]]) -> list[Document]:
 
     def add(source: str, entry: Mapping[str, Any], text: object, **more: Any) -> Document:
         time = {"timestamp": str(entry["timestamp"])} if entry.get("timestamp") else {}
-        steps.append({"step_id": len(steps) + 1, **time, "source": source, "message": str(text), **more})
+        steps.append(
+            {"step_id": len(steps) + 1, **time, "source": source, "message": str(text), **more}
+        )
         return steps[-1]
 
     for entry in entries:
@@ -146,7 +179,9 @@ def steps_of(entries: Iterable[Mapping[str, Any]]) -> list[Document]:
         elif action in ("tell", "receive_message"):
             reply = None
             source = "system" if args.get("kind") == "system" and action == "tell" else "user"
-            extra = {"kind": action} | {key: value for key, value in args.items() if key != "content"}
+            extra = {"kind": action} | {
+                key: value for key, value in args.items() if key != "content"
+            }
             add(source, entry, content, extra=extra)
         elif action == "think":
             reply = None
@@ -180,14 +215,24 @@ def _add_call(step: Document, action: str, entry: Mapping[str, Any]) -> None:
     # By the model's own names for its calls where it has given some, so that both can be laid side by side.
     names = [str(call.get("id")) for call in listed(mapping(step, "extra"), "tool_calls", dict)]
     name = entry.get("call_id") or (names[len(calls)] if len(calls) < len(names) else None)
-    if name is None or len(set(names)) < len(names) or name in [call["tool_call_id"] for call in calls]:
+    if (
+        name is None
+        or len(set(names)) < len(names)
+        or name in [call["tool_call_id"] for call in calls]
+    ):
         name = f"call_{step['step_id']}_{len(calls) + 1}"
     # Readers of the format know a command under this name.
     function = "bash" if action == "run" else action
-    call = {"tool_call_id": name, "function_name": function, "arguments": dict(mapping(entry, "args"))}
+    call = {
+        "tool_call_id": name,
+        "function_name": function,
+        "arguments": dict(mapping(entry, "args")),
+    }
     calls.append(call | ({"extra": {"step": entry["step"]}} if "step" in entry else {}))
     result = {"source_call_id": name, "content": str(entry.get("observation", ""))}
-    step.setdefault("observation", {"results": []})["results"].append(result | _extra(entry, _OF_ENTRIES))
+    step.setdefault("observation", {"results": []})["results"].append(
+        result | _extra(entry, _OF_ENTRIES)
+    )
 
 
 def _extra(entry: Mapping[str, Any], known: Sequence[str]) -> Document:

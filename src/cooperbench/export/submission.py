@@ -27,7 +27,16 @@ _CONFIGURATION = (
     "agent", "model_name", "agent_config_sha256", "backend", "git_enabled", "messaging_enabled", "network",
     "step_limit", "cost_limit", "time_limit_seconds",
 )  # fmt: skip
-_ASKED_FOR = ("setting", "subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
+_ASKED_FOR = (
+    "setting",
+    "subset",
+    "repo",
+    "task_id",
+    "features",
+    "group_sizes",
+    "groups_per_task",
+    "seed",
+)
 _OF_AGENTS = (
     "agent", "model", "status", "success", "steps", "cost", "prompt_tokens", "completion_tokens",
 )  # fmt: skip
@@ -70,11 +79,16 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 def summed_up(pairs: Sequence[Mapping[str, Any]]) -> Document:
     """What follows from the pairs: versions; by setting how many are in each state, and of those with a verdict how
     many meet each one; whether every pair that was asked for has a verdict."""
-    versions = {str(version) for pair in pairs for version in mapping(pair, "versions").values() if version}
+    versions = {
+        str(version) for pair in pairs for version in mapping(pair, "versions").values() if version
+    }
     totals: dict[str, Any] = {}
     for pair in pairs:
         setting, state = str(pair.get("setting")), str(pair.get("state"))
-        counts = {"states": dict.fromkeys(STATES, 0), "verdicts": {name: [0, 0] for name in VERDICTS}}
+        counts = {
+            "states": dict.fromkeys(STATES, 0),
+            "verdicts": {name: [0, 0] for name in VERDICTS},
+        }
         part = totals.setdefault(setting, counts)
         part["states"][state] = part["states"].get(state, 0) + 1
         for name, met_of in part["verdicts"].items():
@@ -91,7 +105,12 @@ def summed_up(pairs: Sequence[Mapping[str, Any]]) -> Document:
 
 def _pair(pair: PairData) -> Document:
     result, evaluation = pair.result or {}, pair.evaluation or {}
-    names = ["result.json", "eval.json", *(f"{one}.patch" for one in pair.agent_ids), "merged.patch"]
+    names = [
+        "result.json",
+        "eval.json",
+        *(f"{one}.patch" for one in pair.agent_ids),
+        "merged.patch",
+    ]
     data = {name: read_bytes(pair.paths.folder / name) for name in names}
     of_both = {"run": result, "evaluation": evaluation}
     return {
@@ -166,7 +185,9 @@ def _integrity(document: Mapping[str, Any], data: bytes) -> Iterator[str]:
         yield "pairs is no list of different pairs"
     for pair in pairs:
         state, overall = pair.get("state"), mapping(pair, "verdicts").get("overall")
-        if (state in JUDGED) is not isinstance(overall, bool) or (overall is True) is not (state == "passed"):
+        if (state in JUDGED) is not isinstance(overall, bool) or (overall is True) is not (
+            state == "passed"
+        ):
             yield f"{_name(pair)}: its verdicts do not fit to the state {_short(state)}"
     for name, value in summed_up(pairs).items():
         if canonical(document.get(name)) != canonical(value):

@@ -41,7 +41,12 @@ class Access:
     """Valid while the agent works; afterwards its token gets 401. When `ended` is set, its program has to be ended."""
 
     def __init__(
-        self, token: str, session: Session, upstream: Upstream, calls: Calls, loop: asyncio.AbstractEventLoop
+        self,
+        token: str,
+        session: Session,
+        upstream: Upstream,
+        calls: Calls,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.token = token
         self.ended = threading.Event()
@@ -149,9 +154,13 @@ class Access:
             try:
                 body = dialects.without_provider_tools(request.dialect, request.body)
                 wait = isinstance(self.calls, Conversations)
-                exchange = await self._use_session(self.calls.request, request.dialect, body, may_wait=wait)
+                exchange = await self._use_session(
+                    self.calls.request, request.dialect, body, may_wait=wait
+                )
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise Refused(400, f"the request cannot be read: {type(error).__name__}: {error}") from error
+                raise Refused(
+                    400, f"the request cannot be read: {type(error).__name__}: {error}"
+                ) from error
             self.waiting += 1
             try:
                 reply, last, seconds = await self._asked(request, exchange, send)
@@ -209,9 +218,13 @@ class Access:
             else:
                 return reply, last, time.monotonic() - started
 
-    async def _attempt(self, request: Request, exchange: Exchange, send: Send) -> tuple[Body, list[Body]]:
+    async def _attempt(
+        self, request: Request, exchange: Exchange, send: Send
+    ) -> tuple[Body, list[Body]]:
         dialect, records, stream = request.dialect, self.session.exchanges, request.stream
-        recorded = records and await self._use_session(records.find, dialect, exchange.sent, may_wait=True)
+        recorded = records and await self._use_session(
+            records.find, dialect, exchange.sent, may_wait=True
+        )
         asked = self.upstream.ask(dialect, exchange.body, request.headers, stream=stream)
         seen: list[Body] = []
         last: list[Body] = []
@@ -230,7 +243,9 @@ class Access:
             raise
         if records:
             received = self.session.received
-            await self._use_session(records.keep, dialect, exchange.sent, seen, received, may_wait=True)
+            await self._use_session(
+                records.keep, dialect, exchange.sent, seen, received, may_wait=True
+            )
         return reply, last
 
     async def _use_session(

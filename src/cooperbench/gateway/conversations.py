@@ -19,8 +19,18 @@ from cooperbench.gateway.dialects import SUBAGENT, Body, Call, History, Result, 
 from cooperbench.models import Usage
 
 AGAIN = "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
-_SHELL_TOOLS = {"Bash", "bash", "exec_command", "local_shell", "run_shell_command", "shell", "shell_command"}
-_EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code|Exit Code:) (-?\d+)$", re.MULTILINE)
+_SHELL_TOOLS = {
+    "Bash",
+    "bash",
+    "exec_command",
+    "local_shell",
+    "run_shell_command",
+    "shell",
+    "shell_command",
+}
+_EXIT_CODE = re.compile(
+    r"^(?:Process exited with code|Exit code|Exit Code:) (-?\d+)$", re.MULTILINE
+)
 _EXIT_CODE_WITHIN = 300
 _SIDE = "side"
 
@@ -86,7 +96,11 @@ class Calls:
             {"id": call_id, "name": call.name, "arguments": json.dumps(call.args)}
             for call_id, call in zip(ids, content.calls, strict=False)
         ]
-        more = {"finish_reason": finish_reason, "tool_calls": calls, "reasoning": "".join(content.reasoning)}
+        more = {
+            "finish_reason": finish_reason,
+            "tool_calls": calls,
+            "reasoning": "".join(content.reasoning),
+        }
         about = {name: value for name, value in more.items() if value}
         self._session.reply("".join(content.texts), usage, **about, **_label(exchange.conversation))
 
@@ -153,7 +167,9 @@ class Conversations(Calls):
         for result in reversed(history.results):
             if (thread, result.call_id) in self._by_call:
                 return self._by_call[thread, result.call_id]
-        same = [one for one in self._all if one.thread == thread and one.keys == keys[: len(one.keys)]]
+        same = [
+            one for one in self._all if one.thread == thread and one.keys == keys[: len(one.keys)]
+        ]
         if same:
             return max(same, key=lambda one: len(one.keys))
         if not history.tools:
@@ -213,7 +229,9 @@ def _is_instruction(history: History) -> bool:
     """The program's own words after tools' results; reminders that it adds to these are in tags."""
     tail = history.tail
     results = [number for number, place in enumerate(tail) if place.results]
-    texts = [text.lstrip() for place in tail[results[-1] :] for text in place.texts] if results else []
+    texts = (
+        [text.lstrip() for place in tail[results[-1] :] for text in place.texts] if results else []
+    )
     return not tail or any(text and not text.startswith("<") for text in texts)
 
 

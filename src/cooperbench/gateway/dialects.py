@@ -88,7 +88,10 @@ def error_event(dialect: str, refusal: Refused) -> bytes:
         return encode(dialect, error_body(dialect, refusal))
     # Its clients read failures from the response, and try again unless the code is one that they know.
     code = "invalid_prompt" if refusal.status == 400 else "server_error"
-    error = {"code": _OVERFLOW_CODE if refusal.code == _OVERFLOW_CODE else code, "message": str(refusal)}
+    error = {
+        "code": _OVERFLOW_CODE if refusal.code == _OVERFLOW_CODE else code,
+        "message": str(refusal),
+    }
     response = {"id": "", "object": "response", "status": "failed", "output": [], "error": error}
     return encode(dialect, {"type": "response.failed", "response": response})
 
@@ -99,11 +102,19 @@ def without_provider_tools(dialect: str, body: Body) -> Body:
     if not isinstance(tools, list):
         return body
     if dialect == GEMINI:
-        found = [tool.get("functionDeclarations") or tool.get("function_declarations") for tool in tools]
+        found = [
+            tool.get("functionDeclarations") or tool.get("function_declarations") for tool in tools
+        ]
         kept: list[Any] = [{"functionDeclarations": one} for one in found if one]
     elif dialect == ANTHROPIC:
-        kept = [tool for tool in tools if str(tool.get("type", "custom")).startswith(_ANTHROPIC_CLIENT_TOOLS)]
-        body = {name: value for name, value in body.items() if name not in ("mcp_servers", "container")}
+        kept = [
+            tool
+            for tool in tools
+            if str(tool.get("type", "custom")).startswith(_ANTHROPIC_CLIENT_TOOLS)
+        ]
+        body = {
+            name: value for name, value in body.items() if name not in ("mcp_servers", "container")
+        }
     else:
         kept = [tool for tool in tools if tool.get("type") in _CLIENT_TOOLS]
     rest = {name: value for name, value in body.items() if name != "tools"}
@@ -140,7 +151,11 @@ def _anthropic_whole(events: Sequence[Body]) -> Body:
                 pieces[index] = pieces.get(index, "") + delta.get("partial_json", "")
             case "message_delta":
                 reply |= event["delta"]
-                used = {name: count for name, count in event.get("usage", {}).items() if count is not None}
+                used = {
+                    name: count
+                    for name, count in event.get("usage", {}).items()
+                    if count is not None
+                }
                 reply["usage"] = reply.get("usage", {}) | used
             case "message_stop":
                 # JSON text need not be valid: models write it. What is read of calls takes texts, too.
@@ -162,7 +177,9 @@ def _gemini_whole(events: Sequence[Body]) -> Body:
             parts += candidate.get("content", {}).get("parts", [])
     if finish is None and "promptFeedback" not in reply:
         raise BrokenStream
-    return reply | {"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": finish}]}
+    return reply | {
+        "candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": finish}]
+    }
 
 
 class Call(NamedTuple):
@@ -233,14 +250,20 @@ def _read(block: Body, found: Content) -> None:
             found.add_call(call.get("id"), call.get("name"), call.get("args"))
         case {"functionResponse": {**response}}:
             given = response.get("response") or {}
-            output = (given.get("output") or given.get("error")) if isinstance(given, dict) else None
+            output = (
+                (given.get("output") or given.get("error")) if isinstance(given, dict) else None
+            )
             text = output if isinstance(output, str) else json.dumps(output or given)
             found.add_result(response.get("id"), text, response.get("name"))
         case {"function": {**function}}:
             found.add_call(block.get("id"), function.get("name"), function.get("arguments"))
         case _ if kind.endswith("_call"):
-            given = next((block[key] for key in ("arguments", "input", "action") if key in block), None)
-            found.add_call(block.get("call_id"), block.get("name") or kind.removesuffix("_call"), given)
+            given = next(
+                (block[key] for key in ("arguments", "input", "action") if key in block), None
+            )
+            found.add_call(
+                block.get("call_id"), block.get("name") or kind.removesuffix("_call"), given
+            )
         case _ if kind.endswith("_output"):
             found.add_result(block.get("call_id"), block.get("output"))
         case {"text": str(text)} if text:
@@ -325,7 +348,9 @@ class History:
                 continue
             if self._dialect == ANTHROPIC:
                 # Two messages of one role must not follow each other there.
-                items[-1] = item | {"content": [*_blocks(item.get("content")), *map(_block, waiting)]}
+                items[-1] = item | {
+                    "content": [*_blocks(item.get("content")), *map(_block, waiting)]
+                }
             else:
                 items += [_user_item(self._dialect, text) for text in waiting]
             waiting = []
@@ -349,7 +374,11 @@ def _user_item(dialect: str, text: str) -> Body:
     if dialect == GEMINI:
         return {"role": "user", "parts": [{"text": text}]}
     if dialect == RESPONSES:
-        return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        return {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": text}],
+        }
     return {"role": "user", "content": text}
 
 
@@ -376,7 +405,9 @@ def _text_of(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(filter(None, map(_text_of, value)))
     inner = _object(value)
-    return _text_of(next((inner[key] for key in ("text", "content", "parts") if inner.get(key)), ""))
+    return _text_of(
+        next((inner[key] for key in ("text", "content", "parts") if inner.get(key)), "")
+    )
 
 
 def _stable(value: Any) -> Any:

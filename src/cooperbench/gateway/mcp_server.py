@@ -69,7 +69,9 @@ def mcp_endpoint(find: Callable[[str], Access | None]) -> StreamableHTTPSessionM
 
         # A request waits in a thread of its own for its answer.
         response = await run_sync(call, limiter=limiter, abandon_on_cancel=True)
-        return CallToolResult(content=[TextContent(text=response.text)], is_error=response.code != 0)
+        return CallToolResult(
+            content=[TextContent(text=response.text)], is_error=response.code != 0
+        )
 
     server = Server("cooperbench", on_list_tools=list_tools, on_call_tool=call_tool)
     server.streamable_http_app(stateless_http=True, json_response=True)

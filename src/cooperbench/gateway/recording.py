@@ -54,7 +54,11 @@ class Exchanges:
             self._file = gzip.open(kept, "wb", compresslevel=6)  # noqa: SIM115  # closed by `close`
 
     def keep(
-        self, kind: str, request: Mapping[str, Any], answer: Sequence[Mapping[str, Any]], received: int
+        self,
+        kind: str,
+        request: Mapping[str, Any],
+        answer: Sequence[Mapping[str, Any]],
+        received: int,
     ) -> None:
         """`answer` is one object, or the events of a stream; `received`: how many messages the agent has got so far."""
         if self._file is None:
@@ -75,7 +79,8 @@ class Exchanges:
         same_kind = [one for one in self._left if one[0]["kind"] == kind]
         if not same_kind:
             raise AgentFailure(
-                DIFFERS, f"request {self._count} has no recorded answer: the recorded run asked no more"
+                DIFFERS,
+                f"request {self._count} has no recorded answer: the recorded run asked no more",
             )
         for one in same_kind:
             if one[1] == asked:
@@ -84,7 +89,9 @@ class Exchanges:
         text = json.dumps(asked)
         nearest = max(same_kind, key=lambda one: _common(text, json.dumps(one[1])))
         where = difference(nearest[1], asked)
-        raise AgentFailure(DIFFERS, f"request {self._count} differs from the recorded run at {where}")
+        raise AgentFailure(
+            DIFFERS, f"request {self._count} differs from the recorded run at {where}"
+        )
 
     def due(self, received: int) -> int | None:
         """How many messages more the next request has; None: all that have come."""
@@ -100,7 +107,10 @@ class Exchanges:
 def read_exchanges(path: Path) -> list[Json]:
     """As far as the file is whole."""
     found: list[Json] = []
-    with suppress(OSError, EOFError, ValueError, zlib.error), gzip.open(path, "rt", encoding="utf-8") as file:
+    with (
+        suppress(OSError, EOFError, ValueError, zlib.error),
+        gzip.open(path, "rt", encoding="utf-8") as file,
+    ):
         found.extend(json.loads(line) for line in file)
     return found
 
@@ -121,7 +131,9 @@ def difference(recorded: Any, now: Any, path: str = "") -> str:
     """The first place where two values differ, with what is there: `messages[3].content: recorded '…', now '…'`."""
     if isinstance(recorded, dict) and isinstance(now, dict):
         name = next(name for name in [*recorded, *now] if recorded.get(name) != now.get(name))
-        return difference(recorded.get(name), now.get(name), f"{path}.{name}" if path else str(name))
+        return difference(
+            recorded.get(name), now.get(name), f"{path}.{name}" if path else str(name)
+        )
     if isinstance(recorded, list) and isinstance(now, list):
         place = _common(recorded, now)
         one, other = ((*value, None)[place] for value in (recorded, now))

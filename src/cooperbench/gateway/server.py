@@ -92,7 +92,9 @@ class Gateway:
             model_kwargs = {**model_kwargs, "api_base": session.base_url}
         # Cookies are an agent's own: they may lead it to the server that has its history in a cache.
         jar = aiohttp.CookieJar(unsafe=True, loop=self._loop)
-        http = aiohttp.ClientSession(connector=self._connections, connector_owner=False, cookie_jar=jar)
+        http = aiohttp.ClientSession(
+            connector=self._connections, connector_owner=False, cookie_jar=jar
+        )
         upstream = Upstream(session.model, model_kwargs, http)
         token = f"cb-{secrets.token_urlsafe(32)}"
         access = Access(token, session, upstream, calls or Conversations(session), self._loop)
@@ -119,14 +121,27 @@ class Gateway:
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "gateway"))
         tls = httpx.create_ssl_context()
         tls.set_alpn_protocols(["http/1.1"])
-        self._connections = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=_KEPT_OPEN_SECONDS)
-        options: Any = {"interface": "asgi3", "lifespan": "off", "ws": "none", "proxy_headers": False}
-        options |= {"log_config": None, "access_log": False, "timeout_keep_alive": _IDLE_CONNECTION_SECONDS}
+        self._connections = aiohttp.TCPConnector(
+            limit=0, ssl=tls, keepalive_timeout=_KEPT_OPEN_SECONDS
+        )
+        options: Any = {
+            "interface": "asgi3",
+            "lifespan": "off",
+            "ws": "none",
+            "proxy_headers": False,
+        }
+        options |= {
+            "log_config": None,
+            "access_log": False,
+            "timeout_keep_alive": _IDLE_CONNECTION_SECONDS,
+        }
         self._server = uvicorn.Server(uvicorn.Config(self._app, **options))
         self._mcp = mcp_endpoint(self._accesses.get)
         watch = asyncio.create_task(self._watch())
         listening = socket.create_server(("127.0.0.1", 0), backlog=512)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not do it for this one
+        listening.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # asyncio does not do it for this one
         self.port = listening.getsockname()[1]
         self._ready.set_result(None)
         async with self._mcp.run():
@@ -153,7 +168,9 @@ class Gateway:
         if access and path == MCP_PATH:
             await self._mcp.handle_request(scope, receive, send)
             return
-        found = next(((match, name) for one, name in _PATHS.items() if (match := one.fullmatch(path))), None)
+        found = next(
+            ((match, name) for one, name in _PATHS.items() if (match := one.fullmatch(path))), None
+        )
         dialect = found[1] if found else CHAT
         try:
             if access is None:
@@ -166,7 +183,9 @@ class Gateway:
         await response(scope, receive, send)
 
 
-async def _reply(request: Request, access: Access, dialect: str, found: Mapping[str, str | None]) -> Response:
+async def _reply(
+    request: Request, access: Access, dialect: str, found: Mapping[str, str | None]
+) -> Response:
     body = await _body(request)
     if found.get("count"):
         return _json({"input_tokens": await access.count_tokens(body)})

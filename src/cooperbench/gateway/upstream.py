@@ -61,7 +61,9 @@ class Upstream:
         self.model = model
         self._litellm = llm.load_litellm()
         self.http = http
-        self._settings = {"api_base" if name == "base_url" else name: settings[name] for name in settings}
+        self._settings = {
+            "api_base" if name == "base_url" else name: settings[name] for name in settings
+        }
         self._settings.setdefault("timeout", llm.DEFAULT_CALL_SECONDS)
         given = {name: self._settings.get(name) for name in ("api_base", "api_key")}
         self._name, self._provider, key, base = self._litellm.get_llm_provider(model, **given)
@@ -70,7 +72,9 @@ class Upstream:
         self._base = str(base or next(filter(None, map(os.environ.get, own)), ""))
         """Where a server of OpenAI's API is that is not OpenAI."""
 
-    def ask(self, dialect: str, body: Body, headers: Headers, *, stream: bool) -> AsyncIterator[Body]:
+    def ask(
+        self, dialect: str, body: Body, headers: Headers, *, stream: bool
+    ) -> AsyncIterator[Body]:
         """The events of a stream as they come; else the whole answer as the only one."""
         if self._is_native(dialect):
             return self._native(dialect, body, headers, stream=stream)
@@ -97,14 +101,20 @@ class Upstream:
             used = utils._transform_response_api_usage_to_chat_usage(said)
         else:
             used = litellm.Usage(**said)
-        return llm.usage_of(litellm.ModelResponse(model=self._name, usage=used), self.model, seconds)
+        return llm.usage_of(
+            litellm.ModelResponse(model=self._name, usage=used), self.model, seconds
+        )
 
     async def count_tokens(self, body: Body) -> int:
         """By the provider where it can; else an estimate."""
         system = body.get("system")
         given = {name: body.get(name) for name in ("messages", "tools")}
         given |= {name: self._settings.get(name) for name in ("api_key", "api_base")}
-        text = "\n".join(block.get("text", "") for block in system) if isinstance(system, list) else system
+        text = (
+            "\n".join(block.get("text", "") for block in system)
+            if isinstance(system, list)
+            else system
+        )
         counted = await self._litellm.acount_tokens(self.model, system=text, **given)
         return int(counted.total_tokens)
 
@@ -124,17 +134,25 @@ class Upstream:
         # Vertex AI has models of others, too.
         return dialect != GEMINI or "gemini" in self._name
 
-    async def _native(self, dialect: str, body: Body, sent: Headers, *, stream: bool) -> AsyncIterator[Body]:
-        base, key, seconds = (self._settings.get(name) for name in ("api_base", "api_key", "timeout"))
+    async def _native(
+        self, dialect: str, body: Body, sent: Headers, *, stream: bool
+    ) -> AsyncIterator[Body]:
+        base, key, seconds = (
+            self._settings.get(name) for name in ("api_base", "api_key", "timeout")
+        )
         kept = {name: sent[name] for name in _KEPT_HEADERS if name in sent}
         provider = self._litellm.LlmProviders(self._provider)
         configs = import_module("litellm.utils").ProviderConfigManager
         if dialect == GEMINI:
             config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
-            auth, url = await config.get_auth_token_and_url(base, self._name, {**self._settings}, stream)
+            auth, url = await config.get_auth_token_and_url(
+                base, self._name, {**self._settings}, stream
+            )
         elif dialect == ANTHROPIC:
             config = self._litellm.AnthropicMessagesConfig()
-            auth, _ = config.validate_anthropic_messages_environment(kept, self._name, [], {}, {}, key, base)
+            auth, _ = config.validate_anthropic_messages_environment(
+                kept, self._name, [], {}, {}, key, base
+            )
             url = config.get_complete_url(base, key, self._name, {}, {}, stream)
         elif dialect == CHAT:
             config = configs.get_provider_chat_config(self._name, provider)
@@ -143,14 +161,21 @@ class Upstream:
             body = self._chat_body(config, body, stream=stream)
         else:
             config = self._litellm.OpenAIResponsesAPIConfig()
-            params = import_module("litellm.types.router").GenericLiteLLMParams(api_key=key, api_base=base)
-            auth, url = config.validate_environment({}, self._name, params), config.get_complete_url(base, {})
+            params = import_module("litellm.types.router").GenericLiteLLMParams(
+                api_key=key, api_base=base
+            )
+            auth, url = (
+                config.validate_environment({}, self._name, params),
+                config.get_complete_url(base, {}),
+            )
         if dialect != GEMINI:
             body = {**body, "model": self._name}
         headers = {"content-type": "application/json"} | kept | auth
         if urlsplit(url).username:
             # What is in the address is meant.
-            headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+            headers = {
+                name: value for name, value in headers.items() if name.lower() != "authorization"
+            }
         made: Any = {"data": BytesIO(_json(body)), "headers": headers, "proxy": _proxy(url)}
         made |= {"timeout": ClientTimeout(total=None, sock_read=seconds), "allow_redirects": False}
         try:
@@ -167,7 +192,9 @@ class Upstream:
                 if dialect == CHAT:
                     if not reply.get("choices"):
                         raise ValueError(_NO_CHOICES)
-                    module = "litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response"
+                    module = (
+                        "litellm.litellm_core_utils.llm_response_utils.convert_dict_to_response"
+                    )
                     convert = import_module(module).convert_to_model_response_object
                     reply = _as_dict(convert(reply, self._litellm.ModelResponse()))
                 yield reply
@@ -181,20 +208,26 @@ class Upstream:
 
     def _chat_body(self, config: Any, body: Body, *, stream: bool) -> Body:
         """As LiteLLM would send it."""
-        given = {name: body[name] for name in _ARGUMENTS[CHAT].split() if body.get(name) is not None}
+        given = {
+            name: body[name] for name in _ARGUMENTS[CHAT].split() if body.get(name) is not None
+        }
         given |= {name: value for name, value in self._settings.items() if name not in _CONNECTION}
         messages = [{**message} for message in given.pop("messages", [])]
         # LiteLLM changes what it gets.
         given = json.loads(json.dumps(given)) | {"messages": messages, "drop_params": True}
         about = {"custom_llm_provider": self._provider, "api_base": self._base}
-        params = self._litellm.get_optional_params(self._name, custom_llm_provider=self._provider, **given)
+        params = self._litellm.get_optional_params(
+            self._name, custom_llm_provider=self._provider, **given
+        )
         more = params.pop("extra_body", {})
         more |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         return {**config.transform_request(self._name, messages, params, about, {}), **more}
 
     def _chunk(self, event: Body) -> Any:
         handlers = import_module("litellm.llms.openai.chat.gpt_transformation")
-        return handlers.OpenAIChatCompletionStreamingHandler(None, sync_stream=False).chunk_parser(event)
+        return handlers.OpenAIChatCompletionStreamingHandler(None, sync_stream=False).chunk_parser(
+            event
+        )
 
     async def _chat(self, given: Body, *, stream: bool) -> Any:
         """The answer, or its chunks, as LiteLLM's objects."""
@@ -203,8 +236,16 @@ class Upstream:
             if stream:
                 return (self._chunk(event) async for event in events)
             return self._litellm.ModelResponse(**await anext(events))
-        given = {"model": self.model, **given, "stream": stream, "drop_params": True, **self._settings}
-        given |= llm.NO_OTHER_RETRIES | ({"stream_options": {"include_usage": True}} if stream else {})
+        given = {
+            "model": self.model,
+            **given,
+            "stream": stream,
+            "drop_params": True,
+            **self._settings,
+        }
+        given |= llm.NO_OTHER_RETRIES | (
+            {"stream_options": {"include_usage": True}} if stream else {}
+        )
         given.pop("use_chat_completions_api", None)
         answer = await self._litellm.acompletion(**given)
         if not stream and not answer.choices:
@@ -212,7 +253,9 @@ class Upstream:
         return answer
 
     async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
-        given = {name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None}
+        given = {
+            name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None
+        }
         if dialect == RESPONSES:
             answer = await self._responses(given, stream=stream)
         elif dialect == ANTHROPIC:
@@ -243,11 +286,19 @@ class Upstream:
         request = config.transform_responses_api_request_to_chat_completion_request(
             self._name, asked, given, self._provider, stream, api_base=self._base or None
         )
-        request |= {"model": self.model, "custom_llm_provider": None, "_skip_responses_api_bridge": True}
+        request |= {
+            "model": self.model,
+            "custom_llm_provider": None,
+            "_skip_responses_api_bridge": True,
+        }
         answer = await self._chat(request, stream=stream)
         if not stream:
-            return config.transform_chat_completion_response_to_responses_api_response(asked, given, answer)
-        translate = import_module(f"{package}.streaming_iterator").LiteLLMCompletionStreamingIterator
+            return config.transform_chat_completion_response_to_responses_api_response(
+                asked, given, answer
+            )
+        translate = import_module(
+            f"{package}.streaming_iterator"
+        ).LiteLLMCompletionStreamingIterator
         # All that it uses of a stream of LiteLLM's own.
         chunks = SimpleNamespace(logging_obj=None, __anext__=aiter(answer).__anext__)
         return translate(self._name, chunks, asked, given, self._provider)
@@ -257,7 +308,9 @@ class Upstream:
             # LiteLLM would ask for it by the responses API, which is OpenAI's own.
             given.pop("thinking", None)
         adapters = import_module("litellm.llms.anthropic.pass_through.adapters.handler")
-        prepare = adapters.LiteLLMMessagesToCompletionTransformationHandler._prepare_completion_kwargs
+        prepare = (
+            adapters.LiteLLMMessagesToCompletionTransformationHandler._prepare_completion_kwargs
+        )
         more = {name: given.pop(name) for name in ("output_config",) if name in given}
         request, names = prepare(model=self.model, stream=stream, extra_kwargs=more, **given)
         answer, adapter = await self._chat(request, stream=stream), adapters.ANTHROPIC_ADAPTER
@@ -329,13 +382,19 @@ def _is_finished(chunk: Body) -> bool:
 
 def _as_dict(answer: Any, **options: bool) -> Body:
     """A whole answer, or an event."""
-    return answer if isinstance(answer, dict) else dict(answer.model_dump(exclude_none=True, **options))
+    return (
+        answer
+        if isinstance(answer, dict)
+        else dict(answer.model_dump(exclude_none=True, **options))
+    )
 
 
 def _failure(event: Body) -> tuple[int, str] | None:
     """The status and the message of an event that ends a provider's stream."""
     kind = event.get("type")
-    error = event.get("response", {}).get("error") if kind == "response.failed" else event.get("error")
+    error = (
+        event.get("response", {}).get("error") if kind == "response.failed" else event.get("error")
+    )
     if kind == "error" and not error:
         error = event
     if not isinstance(error, dict):

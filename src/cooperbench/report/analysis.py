@@ -18,8 +18,23 @@ from cooperbench.report.compare import Comparison, compare_sides, match_solo_and
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
 from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
-from cooperbench.report.pairs import ENDED, JUDGED, STATES, PairData, PairKey, State, applicable_verdicts
-from cooperbench.report.statistics import Estimate, Observation, grouped, observe, observe_verdict, rate
+from cooperbench.report.pairs import (
+    ENDED,
+    JUDGED,
+    STATES,
+    PairData,
+    PairKey,
+    State,
+    applicable_verdicts,
+)
+from cooperbench.report.statistics import (
+    Estimate,
+    Observation,
+    grouped,
+    observe,
+    observe_verdict,
+    rate,
+)
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.report/1"
@@ -156,14 +171,18 @@ class Analysis:
         return about | asdict(replace(self, runs=())) | {"runs": runs}
 
 
-def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> Analysis:
+def analyse(
+    runs: Sequence[Run], level: Level = "setting", method: Method = "clustered"
+) -> Analysis:
     """All of it. Whether the runs belong together is for the caller to check (`check_same_dataset`)."""
     matched, alone = match_solo_and_coop(runs)
     return Analysis(
         runs=tuple(runs),
         interval=method,
         rates=tuple(rate_rows(runs, level, method)),
-        coordination_deficits=tuple(compare_sides(solo, coop, method=method) for solo, coop in matched),
+        coordination_deficits=tuple(
+            compare_sides(solo, coop, method=method) for solo, coop in matched
+        ),
         coop_without_solo=tuple(side.label for side in alone),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
@@ -175,7 +194,9 @@ def analyse(runs: Sequence[Run], level: Level = "setting", method: Method = "clu
     )
 
 
-def rate_rows(runs: Sequence[Run], level: Level = "setting", method: Method = "clustered") -> list[RateRow]:
+def rate_rows(
+    runs: Sequence[Run], level: Level = "setting", method: Method = "clustered"
+) -> list[RateRow]:
     """A row for each setting of each run, followed by those of its repositories, or tasks, if asked for."""
     rows = []
     for side in sides_of(runs):
@@ -254,7 +275,10 @@ def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
     tries = [(key, int(sum(values)), len(values)) for key, values in outcomes.items()]
     most = max((of for _, _, of in tries), default=0)
     pass_at = {
-        k: rate([Observation(key, pass_at_k(of, passed, k)) for key, passed, of in tries if of >= k], method)
+        k: rate(
+            [Observation(key, pass_at_k(of, passed, k)) for key, passed, of in tries if of >= k],
+            method,
+        )
         for k in range(1, most + 1)
     }
     flaky = tuple(
@@ -267,7 +291,11 @@ def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
 
 def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
     judged = [pair for run in runs for pair in run.of("coop") if pair.verdicts]
-    known = [pair for pair in judged if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents)]
+    known = [
+        pair
+        for pair in judged
+        if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents)
+    ]
     found = grouped((tuple(agent.configuration for agent in pair.agents), pair) for pair in known)
     cells = [
         CrossPlayCell(first, second, rate(observe_verdict(pairs), method))

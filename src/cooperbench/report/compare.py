@@ -24,7 +24,12 @@ from cooperbench.text import names_for_error
 
 FOUND = 0.05
 """A corrected p-value below this is an effect."""
-MEASURES = {**dict.fromkeys(VERDICTS, "share"), "conflict": "share", "cost": "dollars", "time": "seconds"}
+MEASURES = {
+    **dict.fromkeys(VERDICTS, "share"),
+    "conflict": "share",
+    "cost": "dollars",
+    "time": "seconds",
+}
 """What is compared, and its unit: verdicts, plain merges that conflict, and what a pair took."""
 _MAY_DIFFER = {"run_name", "invocations"}
 Off = frozenset[str]
@@ -87,7 +92,9 @@ def compare_sides(
     deficit = retention = None
     if (first.setting == "solo") != (second.setting == "solo"):
         solo, coop = (before, after) if first.setting == "solo" else (after, before)
-        deficit = statistics.mean(statistics.differences(solo, coop), statistics.CHANGE_OF_SHARE, method)
+        deficit = statistics.mean(
+            statistics.differences(solo, coop), statistics.CHANGE_OF_SHARE, method
+        )
         retention = statistics.ratio(coop, solo)
     return Comparison(
         first=first.label,
@@ -109,7 +116,10 @@ def compare_sides(
 
 def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple[Side, Side]]:
     """Which settings stand against which: as said, else one run's solo and coop, else what both runs have."""
-    sides = [[side for side in sides_of([run]) if setting in (None, side.setting)] for run, setting in chosen]
+    sides = [
+        [side for side in sides_of([run]) if setting in (None, side.setting)]
+        for run, setting in chosen
+    ]
     if len(chosen) == 1 and chosen[0][1] is None:
         solo = [side for side in sides[0] if side.setting == "solo"]
         others = [side for side in sides[0] if side.setting != "solo"]
@@ -121,10 +131,16 @@ def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple
         )
     if [len(one) for one in sides] == [1, 1]:
         return [(sides[0][0], sides[1][0])]
-    shared = [(one, other) for one in sides[0] for other in sides[1] if one.setting == other.setting]
+    shared = [
+        (one, other) for one in sides[0] for other in sides[1] if one.setting == other.setting
+    ]
     if not shared:
-        lists = "; ".join(f"{run.name!r} has {', '.join(run.settings) or 'no pairs'}" for run, _ in chosen)
-        raise UserError(f"these have no setting in common ({lists}); name one of each, e.g. RUN:coop")
+        lists = "; ".join(
+            f"{run.name!r} has {', '.join(run.settings) or 'no pairs'}" for run, _ in chosen
+        )
+        raise UserError(
+            f"these have no setting in common ({lists}); name one of each, e.g. RUN:coop"
+        )
     return shared
 
 
@@ -200,14 +216,20 @@ def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) ->
         keys = {*expected, *run.config} - _MAY_DIFFER
         if different := sorted(key for key in keys if expected.get(key) != run.config.get(key)):
             what = f"more than {', '.join(sorted(off))}" if off else "its configuration"
-            raise UserError(f"{run.name} differs from {first.name} in {what}: {names_for_error(different)}")
+            raise UserError(
+                f"{run.name} differs from {first.name} in {what}: {names_for_error(different)}"
+            )
 
 
-def _effects(arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: str) -> Iterator[Effect]:
+def _effects(
+    arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: str
+) -> Iterator[Effect]:
     values = {off: _values(runs, measure) for off, runs in arms.items()}
     sides = {part: _with_and_without(part, values) for part in parts}
     changes = {part: statistics.differences(*both) for part, both in sides.items()}
-    tested = {part: p for part, change in changes.items() if (p := statistics.p_value(change)) is not None}
+    tested = {
+        part: p for part, change in changes.items() if (p := statistics.p_value(change)) is not None
+    }
     corrected = dict(zip(tested, statistics.holm(list(tested.values())), strict=True))
     unit = MEASURES[measure]
     kind = statistics.CHANGE_OF_SHARE if unit == "share" else None
@@ -241,7 +263,9 @@ def _values(runs: Sequence[Run], measure: str) -> dict[PairKey, float]:
             return None
         return pair.cost if measure == "cost" else pair.duration_seconds
 
-    return statistics.means_by_pair(statistics.observe((pair for run in runs for pair in run.pairs), value))
+    return statistics.means_by_pair(
+        statistics.observe((pair for run in runs for pair in run.pairs), value)
+    )
 
 
 def _with_and_without(
@@ -249,11 +273,14 @@ def _with_and_without(
 ) -> tuple[list[Observation], list[Observation]]:
     """By pair, averaged over the arms that differ in nothing but the part, and that both know the pair."""
     twins = [
-        (values[off], values[off | {part}]) for off in values if part not in off and off | {part} in values
+        (values[off], values[off | {part}])
+        for off in values
+        if part not in off and off | {part} in values
     ]
     shared = [(key, twin) for twin in twins for key in twin[0].keys() & twin[1].keys()]
     sides = (
-        statistics.means_by_pair(Observation(key, twin[side][key]) for key, twin in shared) for side in (0, 1)
+        statistics.means_by_pair(Observation(key, twin[side][key]) for key, twin in shared)
+        for side in (0, 1)
     )
     with_part, without = (list(starmap(Observation, means.items())) for means in sides)
     return with_part, without

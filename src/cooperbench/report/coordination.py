@@ -61,13 +61,19 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     conversation = files.conversation
     records = mapping(pair.result, "agents")
     problems = [f"{work.agent_id}: no readable patch" for work in files.works if not work.usable]
-    problems += [f"{one}: no trajectory" for one, entries in files.trajectories.items() if not entries]
+    problems += [
+        f"{one}: no trajectory" for one, entries in files.trajectories.items() if not entries
+    ]
     if not conversation.complete:
-        problems.append("there is no usable conversation.json: only messages that were received are known")
+        problems.append(
+            "there is no usable conversation.json: only messages that were received are known"
+        )
     readable = [work for work in files.works if work.usable]
     return Coordination(
         tuple(
-            messages.activity_of(agent_id, mapping(records, agent_id), entries, conversation.messages)
+            messages.activity_of(
+                agent_id, mapping(records, agent_id), entries, conversation.messages
+            )
             for agent_id, entries in files.trajectories.items()
         ),
         tuple(messages.questions_in(conversation.messages)),
@@ -100,15 +106,27 @@ def _measured(pair: Coordination) -> dict[str, tuple[str, str, Sequence[float | 
         "step_share": ("steps spent on messages", "agents", [one.step_share for one in agents]),
         "token_share": ("tokens spent on messages", "agents", [one.token_share for one in agents]),
         "first_message_step_fraction": ("steps before the first message", "agents", begun),
-        "first_message_names_own_work": ("first message names what its patch touches", "writers", first),
+        "first_message_names_own_work": (
+            "first message names what its patch touches",
+            "writers",
+            first,
+        ),
         "questions": ("questions in a pair", "pairs", [len(pair.questions)]),
         "repeated_messages": ("repeated messages", "messages", repeated),
         "messages_never_shown": ("messages that were never read", "messages", unread),
         "names": ("names of code in a pair's messages", "pairs", [named]),
         "names_touched_by_sender": ("named and touched by the sender", "names", by_sender),
         "names_touched_by_other": ("named and touched by another", "names", by_other),
-        "names_not_touched": ("named and touched by nobody", "names", [not one.touches for one in names]),
-        "shared_files": ("files changed by two agents", _TWO_AGENTS, [len(one.files) for one in overlaps]),
+        "names_not_touched": (
+            "named and touched by nobody",
+            "names",
+            [not one.touches for one in names],
+        ),
+        "shared_files": (
+            "files changed by two agents",
+            _TWO_AGENTS,
+            [len(one.files) for one in overlaps],
+        ),
         "overlapping_changes": ("changes that overlap", _TWO_AGENTS, met),
         "shared_symbols": ("functions and classes changed by two agents", _TWO_AGENTS, symbols),
     }
@@ -150,7 +168,9 @@ class RunCoordination:
     pairs: tuple[tuple[PairKey, Coordination], ...]
 
     def to_json(self) -> dict[str, Any]:
-        pairs = [{**asdict(key), "messages": one.messages, **asdict(one)} for key, one in self.pairs]
+        pairs = [
+            {**asdict(key), "messages": one.messages, **asdict(one)} for key, one in self.pairs
+        ]
         return {"schema": SCHEMA, **asdict(replace(self, pairs=())), "pairs": pairs}
 
 
@@ -166,16 +186,22 @@ def coordination_of_run(
     for key, one in looked:
         for name, (_, unit, values) in _measured(one).items():
             if one.messages_known or unit == _TWO_AGENTS:
-                found[name] += [Observation(key, float(value)) for value in values if value is not None]
+                found[name] += [
+                    Observation(key, float(value)) for value in values if value is not None
+                ]
     conflicts = Counter(
-        f"{pair.key.repo}/task{pair.key.task_id} {path}" for pair in ended for path in pair.conflicting_files
+        f"{pair.key.repo}/task{pair.key.task_id} {path}"
+        for pair in ended
+        for path in pair.conflicting_files
     )
     losses = [pair.loss for pair in coop]
     return RunCoordination(
         len(looked),
         len(coop) - len(looked),
         len({cluster_of(key) for key, _ in looked}),
-        tuple(_measure(name, title, unit, found[name]) for name, (title, unit, _) in measures.items()),
+        tuple(
+            _measure(name, title, unit, found[name]) for name, (title, unit, _) in measures.items()
+        ),
         {kind: losses.count(kind) for kind in LOSSES},
         dict(conflicts.most_common()),
         tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),

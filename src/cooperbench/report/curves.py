@@ -81,7 +81,11 @@ def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
     """Without curves where there is nothing to compare, or all pairs are equally difficult."""
     solo = _outcomes(runs, "solo")
     together = {setting: _outcomes(runs, setting) for setting in SETTINGS if setting != "solo"}
-    solved = [Observation(*one) for known in solo.values() for one in statistics.means_by_pair(known).items()]
+    solved = [
+        Observation(*one)
+        for known in solo.values()
+        for one in statistics.means_by_pair(known).items()
+    ]
     raw = {key: 1.0 - share for key, share in statistics.means_by_pair(solved).items()}
     judged = {one.key for known in together.values() for group in known.values() for one in group}
     names, unscored = tuple(sorted(solo)), len(judged - raw.keys())
@@ -90,15 +94,24 @@ def analyse_difficulty(runs: Sequence[Run]) -> Difficulty:
         return Difficulty(names, unscored)
     scores = {key: (value - easiest) / (hardest - easiest) for key, value in raw.items()}
     # Rounded, as 1 - 0.9 is a little less than a tenth.
-    places = {key: min(int(round(BUCKETS * score, 9)), BUCKETS - 1) for key, score in scores.items()}
+    places = {
+        key: min(int(round(BUCKETS * score, 9)), BUCKETS - 1) for key, score in scores.items()
+    }
     curves = []
     for setting, known in together.items():
         configurations = sorted({*solo, *known})
-        groups = {"all": configurations, **{one: [one] for one in configurations if len(configurations) > 1}}
+        groups = {
+            "all": configurations,
+            **{one: [one] for one in configurations if len(configurations) > 1},
+        }
         for name, group in groups.items() if known else ():
-            sides = [[one for each in group for one in side.get(each, ())] for side in (solo, known)]
+            sides = [
+                [one for each in group for one in side.get(each, ())] for side in (solo, known)
+            ]
             curves.append(_curve(name, setting, places, *sides))
-    scored = [ScoredPair(key.repo, key.task_id, key.features, score) for key, score in scores.items()]
+    scored = [
+        ScoredPair(key.repo, key.task_id, key.features, score) for key, score in scores.items()
+    ]
     return Difficulty(names, unscored, tuple(curves), tuple(scored))
 
 
@@ -136,7 +149,9 @@ def area(points: Sequence[tuple[float, float]]) -> float | None:
     """Under straight lines between points, in the order given; None with fewer than two."""
     if len(points) < 2:
         return None
-    return sum((right[0] - left[0]) * (left[1] + right[1]) / 2.0 for left, right in pairwise(points))
+    return sum(
+        (right[0] - left[0]) * (left[1] + right[1]) / 2.0 for left, right in pairwise(points)
+    )
 
 
 @dataclass(frozen=True)
@@ -169,7 +184,9 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
     """
     names = [name for name in ("overall", "merge") if name in applicable_verdicts(setting)]
     judged = [pair for run in runs for pair in run.of(setting)]
-    verdicts = {name: statistics.means_by_pair(statistics.observe_verdict(judged, name)) for name in names}
+    verdicts = {
+        name: statistics.means_by_pair(statistics.observe_verdict(judged, name)) for name in names
+    }
     overall = verdicts["overall"]
     sizes = sorted({len(key.features) for key in overall})
     nested = _nested(list(overall), sizes)
@@ -177,7 +194,10 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
         return None
 
     def at(size: int, values: Mapping[PairKey, float]) -> list[Observation]:
-        return [Observation(key, fmean(values[one] for one in inner[size])) for key, inner in nested.items()]
+        return [
+            Observation(key, fmean(values[one] for one in inner[size]))
+            for key, inner in nested.items()
+        ]
 
     golden = {key: 1.0 - conflict for key, conflict in _golden(runs).items()}
     points = []
@@ -190,20 +210,29 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
             CurvePoint(
                 size,
                 len(groups),
-                {name: statistics.rate(at(size, values), method) for name, values in verdicts.items()},
+                {
+                    name: statistics.rate(at(size, values), method)
+                    for name, values in verdicts.items()
+                },
                 statistics.mean(changes, statistics.CHANGE_OF_SHARE, method),
                 statistics.rate(at(size, golden), method) if groups <= golden.keys() else None,
             )
         )
-    return AgentCurve(tuple(run.name for run in runs), setting, tuple(points), len(overall) - len(used))
+    return AgentCurve(
+        tuple(run.name for run in runs), setting, tuple(points), len(overall) - len(used)
+    )
 
 
-def _nested(keys: Sequence[PairKey], sizes: Sequence[int]) -> dict[PairKey, dict[int, list[PairKey]]]:
+def _nested(
+    keys: Sequence[PairKey], sizes: Sequence[int]
+) -> dict[PairKey, dict[int, list[PairKey]]]:
     """The largest groups that hold groups of every size, and these by their size."""
     by_task = statistics.grouped((statistics.cluster_of(key), key) for key in keys)
     nested = {}
     for key in (key for key in keys if len(key.features) == sizes[-1]):
-        inside = [one for one in by_task[statistics.cluster_of(key)] if {*one.features} <= {*key.features}]
+        inside = [
+            one for one in by_task[statistics.cluster_of(key)] if {*one.features} <= {*key.features}
+        ]
         by_size = {size: [one for one in inside if len(one.features) == size] for size in sizes}
         if all(by_size.values()):
             nested[key] = by_size

@@ -57,7 +57,9 @@ def _signed(value: float) -> str:
 def basis_text(estimate: Estimate) -> str:
     """What an interval rests on: `24 pairs of 4 tasks, design effect 1.3`."""
     pairs, tasks = plural(estimate.n, "pair"), plural(estimate.clusters, "task")
-    effect = "" if estimate.design_effect is None else f", design effect {estimate.design_effect:.1f}"
+    effect = (
+        "" if estimate.design_effect is None else f", design effect {estimate.design_effect:.1f}"
+    )
     return f"{pairs} of {tasks}{effect}" + (f"; {estimate.note}" if estimate.note else "")
 
 
@@ -105,7 +107,12 @@ def print_tables(tables: Iterable[Table]) -> None:
     for table in tables:
         body = aligned(table.texts) if table.rows else []
         notes = [f"  {printable(note)}".rstrip() for note in table.notes]
-        lines = [printable(table.title), *([""] if body else []), *body, *([""] if body and notes else [])]
+        lines = [
+            printable(table.title),
+            *([""] if body else []),
+            *body,
+            *([""] if body and notes else []),
+        ]
         sys.stdout.write("\n".join([*lines, *notes]).replace(_FIXED_SPACE, " ") + "\n\n")
 
 
@@ -125,7 +132,9 @@ def _print_rich(tables: Iterable[Table]) -> None:
             headings, *rows = table.texts
             for place, heading in enumerate(headings):
                 whole = place > 0 and not any(" " in row[place] for row in rows)
-                drawn.add_column(Text(heading), overflow="fold", no_wrap=whole, min_width=len(heading))
+                drawn.add_column(
+                    Text(heading), overflow="fold", no_wrap=whole, min_width=len(heading)
+                )
             for row in rows:
                 drawn.add_row(*map(Text, row))
             console.print("", drawn, *([""] if table.notes else []), sep="\n")
@@ -135,8 +144,12 @@ def _print_rich(tables: Iterable[Table]) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    widths = (
+        [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    )
     return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        (
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        ).rstrip()
         for row in rows
     ]

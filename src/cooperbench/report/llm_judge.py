@@ -31,7 +31,9 @@ PROMPT_VERSION = "1"
 """Changes with every word of the prompt."""
 PROMPT = files(__package__).joinpath("judge_prompt.txt").read_text(encoding="utf-8").strip()
 CAUSES, SYMPTOMS = (
-    dict(re.findall(r"(?m)^- (\w+): (.+)$", PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0]))
+    dict(
+        re.findall(r"(?m)^- (\w+): (.+)$", PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0])
+    )
     for title in ("Causes", "Symptoms")
 )
 ANSWERS = 3
@@ -89,34 +91,53 @@ def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: No
         check_model(model, {})
         warm_up()
     with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
-        for pair, answer in zip(todo, pool.map(lambda pair: _judge(model, pair), todo), strict=True):
+        for pair, answer in zip(
+            todo, pool.map(lambda pair: _judge(model, pair), todo), strict=True
+        ):
             if isinstance(answer, InfraError):
                 errors.append(f"{pair.label}: {answer}")
                 continue
             records[pair.key] = answer
             cost += answer["cost"]
             label = answer["label"]
-            tell(printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}"))
+            tell(
+                printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}")
+            )
     ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
     unusable = sum(record.get("label") is None for record in ordered)
-    return JudgeReport(run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), cost, ordered)
+    return JudgeReport(
+        run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), cost, ordered
+    )
 
 
 def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
     """judge.json, where it is of this model and of what lies here now."""
     record = read_json(pair.paths.judgement) or {}
     asked = (SCHEMA, model, case_of(pair).key) if record else None
-    return record if asked == tuple(record.get(name) for name in ("schema", "model", "key")) else None
+    return (
+        record if asked == tuple(record.get(name) for name in ("schema", "model", "key")) else None
+    )
 
 
 def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
     """The record that now is judge.json, or the outage that left none."""
-    from cooperbench.agents.llm import DEFAULT_CALL_SECONDS, NO_OTHER_RETRIES, ask, load_litellm, usage_of
+    from cooperbench.agents.llm import (
+        DEFAULT_CALL_SECONDS,
+        NO_OTHER_RETRIES,
+        ask,
+        load_litellm,
+        usage_of,
+    )
 
     litellm = load_litellm()
     case = case_of(pair)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
-    options = {"temperature": 0, "max_tokens": _ANSWER_TOKENS, "drop_params": True, **NO_OTHER_RETRIES}
+    options = {
+        "temperature": 0,
+        "max_tokens": _ANSWER_TOKENS,
+        "drop_params": True,
+        **NO_OTHER_RETRIES,
+    }
     call = {"model": model, "messages": messages, "timeout": DEFAULT_CALL_SECONDS, **options}
     usage, answers, label, problems = Usage(), 0, None, list[str]()
     while label is None and answers < ANSWERS:
@@ -154,11 +175,18 @@ def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
 def case_of(pair: PairData) -> Case:
     """Long parts are cut, and what was cut is said."""
     messages = pair.conversation().messages
-    titles = {f"message:{one.sequence}": f"from {one.sender} to {one.recipient} " for one in messages}
+    titles = {
+        f"message:{one.sequence}": f"from {one.sender} to {one.recipient} " for one in messages
+    }
     sources = {f"message:{one.sequence}": one.text for one in messages}
-    sources |= {f"patch:{one}": (pair.patch(one) or b"").decode("utf-8", "replace") for one in pair.agent_ids}
+    sources |= {
+        f"patch:{one}": (pair.patch(one) or b"").decode("utf-8", "replace")
+        for one in pair.agent_ids
+    }
     sources |= {f"tests:{name}": text for name, text in pair.test_outputs().items()}
-    mark = hashlib.sha256("\0".join(sources.values()).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    mark = hashlib.sha256("\0".join(sources.values()).encode("utf-8", "surrogatepass")).hexdigest()[
+        :12
+    ]
     agents = [
         f"{agent.agent_id}: feature {', '.join(map(str, agent.feature_ids))}, ended as {agent.status}, "
         f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
@@ -176,7 +204,11 @@ def case_of(pair: PairData) -> Case:
             shown = head_and_tail(text, min(_MESSAGE_CHARACTERS, max(0, left)))
             left -= len(shown)
         else:
-            shown = head_and_tail(text, _PATCH_CHARACTERS) if kind == "patch" else text[-_TEST_CHARACTERS:]
+            shown = (
+                head_and_tail(text, _PATCH_CHARACTERS)
+                if kind == "patch"
+                else text[-_TEST_CHARACTERS:]
+            )
         parts.append(f"=== {name} {titles.get(name, '')}{mark} ===\n{shown}\n=== end {mark} ===")
     # Lone surrogates, from bytes that were no UTF-8, cannot be sent.
     whole = "\n\n".join(parts).encode("utf-8", "replace").decode()

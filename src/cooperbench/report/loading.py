@@ -53,7 +53,9 @@ class Run:
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Those of which there are pairs."""
-        return tuple(setting for setting in SETTINGS if any(pair.setting == setting for pair in self.pairs))
+        return tuple(
+            setting for setting in SETTINGS if any(pair.setting == setting for pair in self.pairs)
+        )
 
     def of(self, setting: Setting) -> tuple[PairData, ...]:
         return tuple(pair for pair in self.pairs if pair.setting == setting)
@@ -117,7 +119,8 @@ def run_names(logs_dir: Path) -> list[str]:
         folder
         for place in logs_dir.iterdir()
         for folder in (arm_folders(place) or [place])
-        if (folder / "config.json").is_file() or any((folder / setting).is_dir() for setting in SETTINGS)
+        if (folder / "config.json").is_file()
+        or any((folder / setting).is_dir() for setting in SETTINGS)
     ]
     ordered = sorted(folders, key=lambda one: (-one.stat().st_mtime, one.name))
     return [folder.relative_to(logs_dir).as_posix() for folder in ordered]
@@ -127,7 +130,9 @@ def arm_folders(study: Path) -> list[Path]:
     """Of the arms of an ablation; empty where the folder is none."""
     arms = listed(read_json(study / "study.json"), "arms", dict)
     names = [name for name in (text_or_none(arm, "name") for arm in arms) if name]
-    return [folder for name in names if Path(name).name == name and (folder := study / name).is_dir()]
+    return [
+        folder for name in names if Path(name).name == name and (folder := study / name).is_dir()
+    ]
 
 
 def run_folder(text: str, logs_dir: Path) -> Path:
@@ -163,10 +168,13 @@ def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
     different = {run.dataset: run.name for run in reversed(runs)}
     if len(different) > 1 and not anyway:
         shown = "; ".join(
-            f"{name} has {dataset or 'an unknown dataset'}" + (f" at revision {revision}" if revision else "")
+            f"{name} has {dataset or 'an unknown dataset'}"
+            + (f" at revision {revision}" if revision else "")
             for (dataset, revision), name in reversed(different.items())
         )
-        raise UserError(f"these runs are of different datasets ({shown}); add --anyway to go on all the same")
+        raise UserError(
+            f"these runs are of different datasets ({shown}); add --anyway to go on all the same"
+        )
 
 
 def sound_only(runs: Sequence[Run]) -> list[Run]:
@@ -189,7 +197,9 @@ def left_out_lines(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def read_pairs(paths: ExperimentPaths, setting: Setting, expected: Iterable[PairKey] = ()) -> list[PairData]:
+def read_pairs(
+    paths: ExperimentPaths, setting: Setting, expected: Iterable[PairKey] = ()
+) -> list[PairData]:
     """Every pair that has a folder, and those that should have one."""
     keys = set(expected)
     for folder in (paths.root / setting).glob("*/*/f*"):
@@ -207,8 +217,17 @@ def _announced(summary: Mapping[str, Any]) -> set[PairKey]:
     """Pairs that were asked for, by summary.json: those that have not been started have no folder."""
     keys = set()
     for line in listed(summary, "results", dict):
-        repo, task_id, features = line.get("repo"), line.get("task_id"), listed(line, "features", int)
-        if isinstance(repo, str) and Path(repo).name == repo and isinstance(task_id, int) and features:
+        repo, task_id, features = (
+            line.get("repo"),
+            line.get("task_id"),
+            listed(line, "features", int),
+        )
+        if (
+            isinstance(repo, str)
+            and Path(repo).name == repo
+            and isinstance(task_id, int)
+            and features
+        ):
             keys.add(PairKey(repo, task_id, tuple(features)))
     return keys
 
@@ -243,7 +262,9 @@ def columns(agents: int = 2) -> dict[str, type]:
 
 def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Every pair of every run, also those without a verdict: the column `state` tells."""
-    empty = dict.fromkeys(columns(max((len(pair.agents) for run in runs for pair in run.pairs), default=2)))
+    empty = dict.fromkeys(
+        columns(max((len(pair.agents) for run in runs for pair in run.pairs), default=2))
+    )
     return [empty | _pair_row(run, pair) for run in runs for pair in run.pairs]
 
 
@@ -257,12 +278,17 @@ def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
         "task_id": pair.key.task_id,
         "features": ",".join(map(str, pair.key.features)),
         "unsound": ",".join(map(str, pair.unsound)) or None,
-        **{name: getattr(pair, name) for name in ("setting", "state", "merge_status", "error", "network")},
+        **{
+            name: getattr(pair, name)
+            for name in ("setting", "state", "merge_status", "error", "network")
+        },
     }
     if pair.verdicts:
         row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}
     if agents:
-        row |= {name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")}
+        row |= {
+            name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")
+        }
         for name in ("prompt_tokens", "completion_tokens"):
             row[name] = sum(getattr(agent, name) for agent in agents)
     for place, agent in enumerate(agents, 1):

@@ -39,7 +39,9 @@ _NAME = re.compile(
 _NO_FILES = frozenset({"node.js", "next.js", "vue.js", "react.js", "express.js"})
 _NO_SYMBOLS = frozenset({"self", "this", "none", "null", "true", "false", "return", "import"})
 _LINES_ATTACHED = re.compile(r"[:#]L?(\d{1,6})(?:-L?(\d{1,6}))?")
-_LINES_AFTER = re.compile(r"\W{0,4}(?:[^\W\d]{1,12}\W{0,2})?(\d{1,6})\s?[-–]\s?(\d{1,6})(?!\d|\s?[-–])")
+_LINES_AFTER = re.compile(
+    r"\W{0,4}(?:[^\W\d]{1,12}\W{0,2})?(\d{1,6})\s?[-–]\s?(\d{1,6})(?!\d|\s?[-–])"
+)
 _WORDS = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 
 
@@ -127,7 +129,12 @@ def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
     group = token.lastgroup or ""
     text = token[group]
     # A path below the repository, or a symbol with its parts separated by dots.
-    plain = text.removeprefix("/workspace/repo/").removeprefix("./").replace("::", ".").replace("#", ".")
+    plain = (
+        text.removeprefix("/workspace/repo/")
+        .removeprefix("./")
+        .replace("::", ".")
+        .replace("#", ".")
+    )
     if group == "ticked" and text not in paths:
         if inner := _NAME.match(text):
             return _name(inner, paths)
@@ -141,7 +148,9 @@ def _name(token: re.Match[str], paths: Collection[str]) -> Name | None:
 def _lines(text: str, token: re.Match[str]) -> tuple[int, int] | None:
     end = token.end()
     found = (
-        _LINES_ATTACHED.search(token[0]) or _LINES_ATTACHED.match(text, end) or _LINES_AFTER.match(text, end)
+        _LINES_ATTACHED.search(token[0])
+        or _LINES_ATTACHED.match(text, end)
+        or _LINES_AFTER.match(text, end)
     )
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     return (first, last) if 0 < first <= last else None

@@ -60,7 +60,9 @@ def activity_of(
     steps_told = ((entry.get("step"), entry) for entry in trajectory)
     entries = [(step if isinstance(step, int) else None, entry) for step, entry in steps_told]
     mine = [message for message in messages if message.sender == agent_id]
-    steps = max(len({step for step, _ in entries if step is not None}), int(number(record, "steps")))
+    steps = max(
+        len({step for step, _ in entries if step is not None}), int(number(record, "steps"))
+    )
     messaging = {message.sender_step for message in mine if message.sender_step}
     messaging |= {step for step, entry in entries if step is not None and _is_messaging(entry)}
     first = mine[0] if mine else None
@@ -96,7 +98,8 @@ def _token_share(
             replies[-1][1].append(step)
     total = sum(written for written, _ in replies)
     on_messages = sum(
-        written * sum(step in messaging for step in steps) / max(1, len(steps)) for written, steps in replies
+        written * sum(step in messaging for step in steps) / max(1, len(steps))
+        for written, steps in replies
     )
     return on_messages / total if total else None
 
@@ -121,9 +124,13 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Remark]:
         spoken = [word.lower() for word in _WORD.findall(message.text[:MOST_CHARACTERS])]
         if not spoken:
             continue
-        sequences = frozenset(" ".join(spoken[at : at + 3]) for at in range(max(1, len(spoken) - 2)))
+        sequences = frozenset(
+            " ".join(spoken[at : at + 3]) for at in range(max(1, len(spoken) - 2))
+        )
         before = said.setdefault((message.sender, message.recipient), [])
-        similar = ((len(sequences & other) / len(sequences | other), number) for number, other in before)
+        similar = (
+            (len(sequences & other) / len(sequences | other), number) for number, other in before
+        )
         similarity, earlier = max(similar, default=(0.0, 0))
         if similarity >= SIMILAR:
             found.append(Remark(message.sequence, f"says message {earlier} again"))
@@ -134,5 +141,7 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Remark]:
 
 def never_shown(conversation: Conversation) -> list[Remark]:
     """Messages without a delivery, as a rule because the recipient took no further step."""
-    unread = (one for one in conversation.messages if one.delivered_at is None and conversation.complete)
+    unread = (
+        one for one in conversation.messages if one.delivered_at is None and conversation.complete
+    )
     return [Remark(one.sequence, f"{one.recipient} took no further step") for one in unread]

@@ -30,18 +30,32 @@ class Meaning(NamedTuple):
 
 STATES: Mapping[State, Meaning] = {
     "passed": Meaning("✓", "passed", "every patch passes alone, and their merge passes all tests"),
-    "failed": Meaning("✗", "failed", "a patch alone or the merge fails tests, or the tests did not decide"),
-    "error": Meaning("!", "ended in an error", "a sandbox, a server or a provider failed; not scored"),
-    "no_reference": Meaning("∅", "no reference", "a golden patch does not pass its tests here; not scored"),
+    "failed": Meaning(
+        "✗", "failed", "a patch alone or the merge fails tests, or the tests did not decide"
+    ),
+    "error": Meaning(
+        "!", "ended in an error", "a sandbox, a server or a provider failed; not scored"
+    ),
+    "no_reference": Meaning(
+        "∅", "no reference", "a golden patch does not pass its tests here; not scored"
+    ),
     "unevaluated": Meaning("…", "not evaluated yet", "the agents are done, the tests have not run"),
     "missing": Meaning("·", "not run yet", "there is no result yet"),
-    "broken": Meaning("!", "could not be read", "a file cannot be read or has no verdict; not scored"),
+    "broken": Meaning(
+        "!", "could not be read", "a file cannot be read or has no verdict; not scored"
+    ),
 }
 LOSSES: Mapping[Loss, Meaning] = {
     "passed": STATES["passed"],
-    "capability": Meaning("✗", "failed alone", "a patch fails its own feature's tests before it is merged"),
-    "conflict": Meaning("⚡", "conflict", "each passes alone, git cannot merge them, a union merge fails"),
-    "integration": Meaning("≠", "failed together", "they merge, and that fails or its tests did not decide"),
+    "capability": Meaning(
+        "✗", "failed alone", "a patch fails its own feature's tests before it is merged"
+    ),
+    "conflict": Meaning(
+        "⚡", "conflict", "each passes alone, git cannot merge them, a union merge fails"
+    ),
+    "integration": Meaning(
+        "≠", "failed together", "they merge, and that fails or its tests did not decide"
+    ),
 }
 """How a judged pair ended: `failed` is split by the first thing that went wrong."""
 JUDGED: tuple[State, ...] = ("passed", "failed")
@@ -172,7 +186,10 @@ class PairData:
             "overall": self.state == "passed",
             "strict": flag(self.evaluation, "overall_success_strict"),
         }
-        return {name: found[name] if name in applicable_verdicts(self.setting) else None for name in VERDICTS}
+        return {
+            name: found[name] if name in applicable_verdicts(self.setting) else None
+            for name in VERDICTS
+        }
 
     @property
     def loss(self) -> Loss | None:
@@ -304,7 +321,11 @@ class PairData:
         """What tests printed, by `agent1-f1`, `merged-f2`, …"""
         folder = self.paths.test_output("x", 0).parent
         found = {file.stem: read_bytes(file) for file in sorted(folder.glob("*.txt"))}
-        return {name: data.decode("utf-8", "replace") for name, data in found.items() if data is not None}
+        return {
+            name: data.decode("utf-8", "replace")
+            for name, data in found.items()
+            if data is not None
+        }
 
 
 def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any]) -> AgentData:

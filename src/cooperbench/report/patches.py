@@ -20,22 +20,26 @@ _LONGEST_LINE = 1_000
 """Characters of a line that are looked at."""
 _CODE = re.compile(r"\.(?:pyi?|[cm]?[jt]sx?|go|rs|java|kt|cs|c|cc|cpp|h|hpp|swift|scala|rb|php)$")
 _NAME = r"([A-Za-z_$][\w$]{0,120})"
-_KEYWORD = (
-    r"(?:def|class|function *\*?|interface|enum|namespace|fn|func|struct|trait|union|mod|type|macro_rules!)"
-)
+_KEYWORD = r"(?:def|class|function *\*?|interface|enum|namespace|fn|func|struct|trait|union|mod|type|macro_rules!)"
 _MODIFIER = "(?:public|private|protected|static|readonly|async|override|get|set)"
 _NO_METHOD = r"(?!(?:if|for|while|switch|catch|function|return|with|else|do)\b)"
 _PARAMS = r"\([^;'\"`]{0,240}\)(?: *:[^;]{1,80})?"
 _DEFINITIONS = (
     # Go's methods, with the type of their receiver; Rust's impl, which belongs to the type.
-    re.compile(rf"func +\([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})(?:\[[^\]]{{0,80}}\])?\) *{_NAME} *[\[(]"),
-    re.compile(rf"impl(?:<[^{{]{{0,120}}?>)? +(?:[\w:<>, '&]{{1,120}} for +)?(?:\w{{1,60}}::){{0,6}}{_NAME}"),
+    re.compile(
+        rf"func +\([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})(?:\[[^\]]{{0,80}}\])?\) *{_NAME} *[\[(]"
+    ),
+    re.compile(
+        rf"impl(?:<[^{{]{{0,120}}?>)? +(?:[\w:<>, '&]{{1,120}} for +)?(?:\w{{1,60}}::){{0,6}}{_NAME}"
+    ),
     re.compile(rf"(?:[\w\"]{{1,20}}(?:\([^)]{{0,40}}\))? +){{0,6}}{_KEYWORD} +{_NAME}"),
     re.compile(
         rf"(?:export +)?(?:const|let|var) +{_NAME}[^=]{{0,160}}= *(?:async +)?(?:function\b|\(|\w{{1,80}} *=>)"
     ),
     # A method has no keyword, but a block at the end of the line.
-    re.compile(rf"(?:{_MODIFIER} +){{0,4}}\*?#?{_NO_METHOD}{_NAME} *(?:<[^>]{{0,80}}>)?{_PARAMS} *\{{ *$"),
+    re.compile(
+        rf"(?:{_MODIFIER} +){{0,4}}\*?#?{_NO_METHOD}{_NAME} *(?:<[^>]{{0,80}}>)?{_PARAMS} *\{{ *$"
+    ),
 )
 
 
@@ -101,7 +105,9 @@ class ChangedFile:
     @property
     def paths(self) -> tuple[str, ...]:
         """The new one first; both of a rename or a copy, no path twice."""
-        return tuple(dict.fromkeys(path for path in (self.new_path, self.old_path) if path is not None))
+        return tuple(
+            dict.fromkeys(path for path in (self.new_path, self.old_path) if path is not None)
+        )
 
     @property
     def path(self) -> str:
@@ -153,7 +159,9 @@ def parse_diff(data: bytes) -> tuple[ChangedFile, ...]:
 
 
 def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
-    first, old_count, _, new_count = (1 if number is None else int(number) for number in header.groups()[:4])
+    first, old_count, _, new_count = (
+        1 if number is None else int(number) for number in header.groups()[:4]
+    )
     old_left, new_left = old_count, new_count
     end = start + 1
     while end < len(lines) and (old_left > 0 or new_left > 0 or lines[end].startswith(b"\\ ")):
@@ -233,7 +241,9 @@ class Work:
 
     @cached_property
     def lines(self) -> tuple[ChangedLine, ...]:
-        return tuple(line for file in self.files for hunk in file.hunks for line in _lines(file.path, hunk))
+        return tuple(
+            line for file in self.files for hunk in file.hunks for line in _lines(file.path, hunk)
+        )
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -266,7 +276,9 @@ def overlap_of(first: Work, second: Work) -> Overlap:
     for ours in first.files:
         theirs = next(filter(None, map(second.by_path.get, ours.paths)), None)
         if theirs is not None:
-            files[ours.path] = len(set(meetings(ours, theirs))) + (ours.is_binary or theirs.is_binary)
+            files[ours.path] = len(set(meetings(ours, theirs))) + (
+                ours.is_binary or theirs.is_binary
+            )
     symbols = set(second.symbols)
     shared = tuple(symbol for symbol in first.symbols if symbol in symbols)
     return Overlap(first.agent_id, second.agent_id, files, shared)

@@ -70,7 +70,9 @@ def clusters_of(observations: Iterable[Observation]) -> list[Cluster]:
     return [Cluster(len(values[task]), sum(values[task])) for task in sorted(values)]
 
 
-def observe(pairs: Iterable[PairData], value: Callable[[PairData], float | None]) -> list[Observation]:
+def observe(
+    pairs: Iterable[PairData], value: Callable[[PairData], float | None]
+) -> list[Observation]:
     """The value of each pair that has one."""
     known = ((pair.key, value(pair)) for pair in pairs)
     return [Observation(key, float(one)) for key, one in known if one is not None]
@@ -95,7 +97,10 @@ def means_by_pair(observations: Iterable[Observation]) -> dict[PairKey, float]:
 
 def differences(above: Sequence[Observation], below: Sequence[Observation]) -> list[Observation]:
     """For the same pairs in the same order."""
-    return [Observation(one.key, one.value - other.value) for one, other in zip(above, below, strict=True)]
+    return [
+        Observation(one.key, one.value - other.value)
+        for one, other in zip(above, below, strict=True)
+    ]
 
 
 class Sample:
@@ -154,7 +159,9 @@ def mean(
         return _all_agree(value, n, tasks, limits)
     if method == "bootstrap":
         low, high = _percentiles([_overall(drawn) for drawn in _resamples(sample.clusters)])
-        note = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if tasks < FEW_TASKS else ""
+        note = (
+            f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if tasks < FEW_TASKS else ""
+        )
     else:
         half = t_quantile(_TAIL, tasks - 1) * sample.standard_error
         low, high = value - half, value + half
@@ -171,7 +178,9 @@ def ratio(above: Sequence[Observation], below: Sequence[Observation]) -> Estimat
         return Estimate(None, None, None, n, tasks, "bootstrap", note="undefined: divided by 0")
     value = sum(cluster.total for cluster in upper) / total
     if tasks == 1:
-        return Estimate(value, None, None, n, 1, "bootstrap", note="one task: no interval over tasks")
+        return Estimate(
+            value, None, None, n, 1, "bootstrap", note="one task: no interval over tasks"
+        )
     drawn = [
         sum(over.total for over, _ in sample) / divisor
         for sample in _resamples(list(zip(upper, lower, strict=True)))
@@ -234,13 +243,17 @@ def _wilson_bounds(share: float, n: float) -> tuple[float, float]:
 
 
 def _overall(clusters: Sequence[Cluster]) -> float:
-    return math.fsum(cluster.total for cluster in clusters) / sum(cluster.size for cluster in clusters)
+    return math.fsum(cluster.total for cluster in clusters) / sum(
+        cluster.size for cluster in clusters
+    )
 
 
 def _all_agree(value: float, n: int, clusters: int, limits: tuple[float, float] | None) -> Estimate:
     """No variance to go by: as if each task were one trial, the widest reading of correlated pairs."""
     if limits is None:
-        return Estimate(value, None, None, n, clusters, "none", None, "all pairs agree: no interval")
+        return Estimate(
+            value, None, None, n, clusters, "none", None, "all pairs agree: no interval"
+        )
     bottom, top = limits
     if value == 0.0 and bottom < 0.0:
         # Nothing differs: what is uncertain is the share of tasks in which something could.

@@ -49,7 +49,11 @@ def save_summary(
     used: ResourceUse | None = None,
 ) -> dict[str, Any]:
     """Of all that is on disk and of what was asked for; `used`: by the sandboxes of this call."""
-    settings = [setting for setting in SETTINGS if setting in expected or setting in paths.settings_on_disk()]
+    settings = [
+        setting
+        for setting in SETTINGS
+        if setting in expected or setting in paths.settings_on_disk()
+    ]
     by_setting = {}
     for setting in settings:
         pairs = expected.get(setting, ())
@@ -92,7 +96,10 @@ def _cost_of(folder: Path) -> float:
     result = read_json(folder / "result.json")
     if result and is_completed(result):
         return number(result, "cost")
-    return sum(number(read_trajectory(AgentPaths(folder, log.stem)), "cost") for log in folder.glob("*.log"))
+    return sum(
+        number(read_trajectory(AgentPaths(folder, log.stem)), "cost")
+        for log in folder.glob("*.log")
+    )
 
 
 def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
@@ -118,7 +125,9 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         **summed_accounts(agent.record for agent in agents),
         "steps": sum(agent.steps for agent in agents),
         "agent_seconds": round(sum(pair.duration_seconds for pair in results), 3),
-        "test_seconds": round(sum(number(pair.evaluation, "duration_seconds") for pair in judged), 3),
+        "test_seconds": round(
+            sum(number(pair.evaluation, "duration_seconds") for pair in judged), 3
+        ),
         "results": lines,
     }
 
@@ -129,7 +138,11 @@ def _rates(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _rate(outcomes: Iterable[bool | None]) -> dict[str, Any]:
     known = [outcome for outcome in outcomes if outcome is not None]
-    return {"passed": sum(known), "of": len(known), "rate": sum(known) / len(known) if known else None}
+    return {
+        "passed": sum(known),
+        "of": len(known),
+        "rate": sum(known) / len(known) if known else None,
+    }
 
 
 def _tally(values: Iterable[str | None]) -> dict[str, int]:
@@ -159,7 +172,9 @@ def summary_text(summary: dict[str, Any], logs: str) -> str:
     parts = ["\n".join(_setting_lines(*part)) for part in summary["settings"].items()]
     others = number(summary, "spent") - number(summary, "cost")
     if others > 1e-9:
-        parts.append(f"Besides {dollars_text(others)} for attempts that were broken off or replaced")
+        parts.append(
+            f"Besides {dollars_text(others)} for attempts that were broken off or replaced"
+        )
     texts = {"budget": budget_text, "sandboxes": sandboxes_text}
     parts += [text(summary[name]) for name, text in texts.items() if summary.get(name)]
     return "\n\n".join([*parts, f"Logs: {logs}"])
@@ -174,15 +189,23 @@ def _setting_lines(setting: Setting, part: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from _pair_lines(part["results"], with_merge=setting != "solo")
     yield ""
-    names = {name: verdict for name, verdict in _VERDICTS.items() if verdict in applicable_verdicts(setting)}
-    yield from aligned([(one, *rate_cells(part["rates"][key]), VERDICTS[one]) for key, one in names.items()])
+    names = {
+        name: verdict
+        for name, verdict in _VERDICTS.items()
+        if verdict in applicable_verdicts(setting)
+    }
+    yield from aligned(
+        [(one, *rate_cells(part["rates"][key]), VERDICTS[one]) for key, one in names.items()]
+    )
     yield ""
     tokens = part["prompt_tokens"] + part["completion_tokens"]
     cached = f" ({part['cached_tokens']} cached)" if part["cached_tokens"] else ""
     calls = inside = ""
     if part["model_calls"]:
         calls = f", {plural(part['model_calls'], 'model call')}"
-        in_models, in_sandboxes = (duration_text(part[f"{name}_seconds"]) for name in ("model", "sandbox"))
+        in_models, in_sandboxes = (
+            duration_text(part[f"{name}_seconds"]) for name in ("model", "sandbox")
+        )
         inside = f" (in models {in_models}, in sandboxes {in_sandboxes})"
     steps, messages = plural(part["steps"], "step"), plural(part["messages"], "message")
     yield f"  cost {dollars_text(part['cost'])}, {tokens} tokens{cached}{calls}, {steps}, {messages}"
@@ -211,7 +234,9 @@ def sandboxes_text(sandboxes: dict[str, Any]) -> str:
     count = plural(sandboxes["count"], what, f"{what}es" if what.endswith("x") else f"{what}s")
     names = {"seconds": what, "vcpu_seconds": "vCPU", "gib_seconds": "GiB"}
     used = {of: sandboxes.get(name, 0) / 3600 for name, of in names.items()}
-    parts = [f"{hours:.{1 if hours < 10 else 0}f} {of} hours" for of, hours in used.items() if hours]
+    parts = [
+        f"{hours:.{1 if hours < 10 else 0}f} {of} hours" for of, hours in used.items() if hours
+    ]
     return ", ".join([count, *parts])
 
 

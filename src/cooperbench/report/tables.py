@@ -48,10 +48,14 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield from map(_agent_curve, analysis.agent_curves)
     yield from _difficulty(analysis.difficulty)
     for repeats in analysis.repeats:
-        rates: Rows = [[f"pass@{k}", one, one.n, one.clusters] for k, one in repeats.pass_at.items()]
+        rates: Rows = [
+            [f"pass@{k}", one, one.n, one.clusters] for k, one in repeats.pass_at.items()
+        ]
         flaky = [f"flaky: {one.label} ({one.passed} of {one.of} passed)" for one in repeats.flaky]
         title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
-        yield Table(title, ("", "rate", "n", "tasks"), rates, first_lines(flaky) or ["no flaky pairs"])
+        yield Table(
+            title, ("", "rate", "n", "tasks"), rates, first_lines(flaky) or ["no flaky pairs"]
+        )
     if len(analysis.cross_play.configurations) > 1:
         yield _cross_play(analysis.cross_play)
     no_reference = [
@@ -61,14 +65,18 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
         if pair.state == "no_reference"
     ]
     if no_reference:
-        yield Table("No reference", notes=[STATES["no_reference"].sentence, "", *first_lines(no_reference)])
+        yield Table(
+            "No reference", notes=[STATES["no_reference"].sentence, "", *first_lines(no_reference)]
+        )
     if analysis.problems:
         yield Table("Could not be read", notes=first_lines(analysis.problems))
 
 
 def _rates(analysis: Analysis) -> Table:
     names = [name for name in VERDICTS if any(name in row.rates for row in analysis.rates)]
-    remarks = {estimate.note for row in analysis.rates for estimate in row.rates.values() if estimate.n}
+    remarks = {
+        estimate.note for row in analysis.rates for estimate in row.rates.values() if estimate.n
+    }
     marks = dict(zip(sorted(remarks - {""}), "¹²³⁴", strict=False))
 
     def cells(rates: Mapping[str, Estimate]) -> list[Cell]:
@@ -81,12 +89,19 @@ def _rates(analysis: Analysis) -> Table:
     for row in analysis.rates:
         indent = "" if row.repo is None else "  "
         place = row.name if row.repo is None else f"{indent}{row.repo}"
-        rows.append([place if row.task_id is None else f"{place}/task{row.task_id}", *cells(row.rates)])
+        rows.append(
+            [place if row.task_id is None else f"{place}/task{row.task_id}", *cells(row.rates)]
+        )
         if row.unsound:
             rows.append([f"{indent}  without unsound", *cells(row.sound_rates)])
     notes = [f"{mark} {remark}" for remark, mark in marks.items()]
-    notes += [f"{_INTERVALS[analysis.interval]}; n: judged pairs; deff: design effect of overall", ""]
-    notes += [f"{row.name}: {line}" for row in analysis.rates if row.repo is None for line in _states(row)]
+    notes += [
+        f"{_INTERVALS[analysis.interval]}; n: judged pairs; deff: design effect of overall",
+        "",
+    ]
+    notes += [
+        f"{row.name}: {line}" for row in analysis.rates if row.repo is None for line in _states(row)
+    ]
     notes += left_out_lines(analysis.runs)
     notes += ["", *(f"{name}: {VERDICTS[name]}" for name in names)]
     return Table("Rates", ("run", "n", "tasks", *names, "deff"), rows, notes)
@@ -94,8 +109,12 @@ def _rates(analysis: Analysis) -> Table:
 
 def _states(row: RateRow) -> Iterator[str]:
     counts = {state: row.states[state] for state in NOT_JUDGED}
-    left_out = ", ".join(f"{count} {STATES[state].short}" for state, count in counts.items() if count)
-    judged = f"{row.judged} judged ({left_out}: not part of the rates)" if left_out else "all judged"
+    left_out = ", ".join(
+        f"{count} {STATES[state].short}" for state, count in counts.items() if count
+    )
+    judged = (
+        f"{row.judged} judged ({left_out}: not part of the rates)" if left_out else "all judged"
+    )
     yield f"{plural(row.pairs, 'pair')}, {judged}"
     if row.unsound:
         yield f"{plural(row.unsound, 'unsound pair')}: tests of a feature pass without the feature"
@@ -111,7 +130,9 @@ def _costs(rows: Sequence[RateRow]) -> Table:
         ended = sum(row.states[state] for state in ENDED)
         each = f"${row.cost / ended:.3f}" if ended else None
         counts = (row.tokens, row.steps, row.messages)
-        cells.append([row.name, dollars_text(row.cost), each, *counts, duration_text(row.agent_seconds)])
+        cells.append(
+            [row.name, dollars_text(row.cost), each, *counts, duration_text(row.agent_seconds)]
+        )
     notes = [
         f"{row.name}: cost without {plural(row.unpriced_calls, 'call')} of models without a known price"
         for row in rows
@@ -123,12 +144,25 @@ def _costs(rows: Sequence[RateRow]) -> Table:
 
 def _deficits(analysis: Analysis) -> Table:
     rows: Rows = []
-    notes = ["Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"]
+    notes = [
+        "Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"
+    ]
     for one in analysis.coordination_deficits:
         assert one.coordination_deficit is not None
         assert one.retention is not None
         deficit, p = points_text(one.coordination_deficit), p_text(one.mcnemar_p)
-        rows += [[one.first, one.second, one.n, one.first_rate, one.second_rate, deficit, one.retention, p]]
+        rows += [
+            [
+                one.first,
+                one.second,
+                one.n,
+                one.first_rate,
+                one.second_rate,
+                deficit,
+                one.retention,
+                p,
+            ]
+        ]
         notes.append(f"{one.second}: {basis_text(one.coordination_deficit)}")
         if one.unpaired:
             left_out = plural(len(one.unpaired), "pair")
@@ -136,14 +170,22 @@ def _deficits(analysis: Analysis) -> Table:
         if one.retention.note:
             notes.append(f"{one.second}: retention: {one.retention.note}")
     notes = notes if rows else []
-    notes += [f"{name}: no solo run of the same agent and model given" for name in analysis.coop_without_solo]
+    notes += [
+        f"{name}: no solo run of the same agent and model given"
+        for name in analysis.coop_without_solo
+    ]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
     return Table("Coordination deficit", headings, rows, notes)
 
 
 def _teams(rows: Sequence[TeamRow]) -> Table:
     cells: Rows = [
-        [row.run, row.pairs, row.integrated_by_lead, *(f"{row.sums[name]:.0f}" for name in TEAM_SUMS)]
+        [
+            row.run,
+            row.pairs,
+            row.integrated_by_lead,
+            *(f"{row.sums[name]:.0f}" for name in TEAM_SUMS),
+        ]
         for row in rows
     ]
     notes = ["by lead: the lead's patch alone passes the tests of all features; part of no verdict"]
@@ -153,7 +195,14 @@ def _teams(rows: Sequence[TeamRow]) -> Table:
 def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
     for curve in difficulty.curves:
         rows: Rows = [
-            [f"{one.low:.1f}–{one.high:.1f}", one.pairs, one.solo, one.solo.n, one.together, one.together.n]
+            [
+                f"{one.low:.1f}–{one.high:.1f}",
+                one.pairs,
+                one.solo,
+                one.solo.n,
+                one.together,
+                one.together.n,
+            ]
             for one in curve.buckets
             if one.solo.n or one.together.n
         ]
@@ -169,7 +218,9 @@ def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
             if not curve.is_telling:
                 notes.append("Two difficulties are no curve: give solo runs of several models")
             if difficulty.unscored:
-                notes.append(f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve")
+                notes.append(
+                    f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve"
+                )
         yield Table(title, ("difficulty", "pairs", "solo", "n", curve.setting, "n"), rows, notes)
 
 
@@ -183,23 +234,32 @@ def _agent_curve(curve: AgentCurve) -> Table:
     basis = basis_text(first.rates["overall"]).replace("pair", "largest group")
     notes = [f"Nested groups of the same features: {basis}"]
     if curve.left_out:
-        notes.append(f"{plural(curve.left_out, 'judged group')} not nested with all sizes: left out")
+        notes.append(
+            f"{plural(curve.left_out, 'judged group')} not nested with all sizes: left out"
+        )
     if any(point.golden is None for point in curve.points):
         sizes = ",".join(str(point.agents) for point in curve.points)
         known = f"cooperbench validate --conflicts-only --agents {sizes} --report DATASET/gold_conflict_report.json"
         notes.append(f"golden patches: not known for all; {known}")
     what = "features" if curve.setting == "solo" else "agents"
     headings = (what, "groups", *first.rates, "golden merge", f"overall, since {first.agents}")
-    return Table(f"By number of {what}: {', '.join(curve.runs)} ({curve.setting})", headings, rows, notes)
+    return Table(
+        f"By number of {what}: {', '.join(curve.runs)} ({curve.setting})", headings, rows, notes
+    )
 
 
 def _cross_play(played: CrossPlay) -> Table:
-    cells = {(one.agent1, one.agent2): f"{rate_text(one.overall)} n={one.overall.n}" for one in played.cells}
+    cells = {
+        (one.agent1, one.agent2): f"{rate_text(one.overall)} n={one.overall.n}"
+        for one in played.cells
+    }
     names = played.configurations
     rows: Rows = [[one, *(cells.get((one, other)) for other in names)] for one in names]
     notes = ["Overall success in coop; rows: agent1 (the lower feature), columns: agent2"]
     if played.unknown:
-        notes.append(f"{plural(played.unknown, 'pair')} without a record of who the two were: left out")
+        notes.append(
+            f"{plural(played.unknown, 'pair')} without a record of who the two were: left out"
+        )
     return Table("Who works with whom", ("agent1 ∖ agent2", *names), rows, notes)
 
 
@@ -212,9 +272,13 @@ def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> I
     ):
         if keys:
             marks = dict.fromkeys(comparison.unsound, " (unsound)")
-            yield Table(f"{title} ({len(keys)})", notes=[key.label + marks.get(key, "") for key in keys])
+            yield Table(
+                f"{title} ({len(keys)})", notes=[key.label + marks.get(key, "") for key in keys]
+            )
     if comparison.unpaired:
-        lines = [f"{one.label}: {one.first_state}, {one.second_state}" for one in comparison.unpaired]
+        lines = [
+            f"{one.label}: {one.first_state}, {one.second_state}" for one in comparison.unpaired
+        ]
         title = f"Not compared ({len(lines)}): state in {first}, in {second}"
         yield Table(title, notes=first_lines(lines))
     if problems:
@@ -223,7 +287,9 @@ def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> I
 
 def _compared_rates(comparison: Comparison) -> Table:
     sides = ((comparison.first, comparison.first_rate), (comparison.second, comparison.second_rate))
-    rows: Rows = [[name, one, f"{round((one.value or 0.0) * one.n)}/{one.n}"] for name, one in sides]
+    rows: Rows = [
+        [name, one, f"{round((one.value or 0.0) * one.n)}/{one.n}"] for name, one in sides
+    ]
     rows.append(["difference", points_text(comparison.difference), ""])
     flips = f"{len(comparison.gained)} gained, {len(comparison.lost)} lost"
     notes = [
@@ -231,7 +297,9 @@ def _compared_rates(comparison: Comparison) -> Table:
         f"McNemar's exact test: {p_text(comparison.mcnemar_p)} ({flips}; it takes pairs for independent)",
     ]
     if comparison.coordination_deficit is not None and comparison.retention is not None:
-        rows.append(["coordination deficit (solo − coop)", points_text(comparison.coordination_deficit), ""])
+        rows.append(
+            ["coordination deficit (solo − coop)", points_text(comparison.coordination_deficit), ""]
+        )
         rows.append(["retention (coop ∕ solo)", comparison.retention, ""])
         notes += [f"retention: {comparison.retention.note}"] if comparison.retention.note else []
     if comparison.unsound:

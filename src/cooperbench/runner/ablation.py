@@ -88,7 +88,9 @@ class Study:
             part = summary["settings"][setting]
             overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
             counts = [str(part[key]) for key in ("pairs", "evaluated")]
-            rows.append([name, *counts, overall, str(part["errors"]), dollars_text(summary["cost"])])
+            rows.append(
+                [name, *counts, overall, str(part["errors"]), dollars_text(summary["cost"])]
+            )
         headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
         budget = next(iter(summaries.values()))["budget"]
         study = self.paths.run_name
@@ -100,7 +102,12 @@ class Study:
 
 
 def ablate(
-    run_name: str, off: Sequence[str], *, full_factorial: bool = False, repeat: int = 1, **options: Any
+    run_name: str,
+    off: Sequence[str],
+    *,
+    full_factorial: bool = False,
+    repeat: int = 1,
+    **options: Any,
 ) -> None:
     """Run the same pairs with all parts of cooperation on, and with each of `off` off (or every combination of them).
 
@@ -108,11 +115,15 @@ def ablate(
     """
     call = signature(run).bind(run_name, **options)
     call.apply_defaults()
-    study = make_study(config_of_call(call.arguments), off, full_factorial=full_factorial, repeat=repeat)
+    study = make_study(
+        config_of_call(call.arguments), off, full_factorial=full_factorial, repeat=repeat
+    )
     study.print_summaries(study.run(make_display()))
 
 
-def make_study(config: RunConfig, off: Sequence[str], *, full_factorial: bool, repeat: int) -> Study:
+def make_study(
+    config: RunConfig, off: Sequence[str], *, full_factorial: bool, repeat: int
+) -> Study:
     """All on, each part off, or every combination; `config` is what all arms have in common, named like the study."""
     if config.setting == "solo":
         raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
@@ -124,16 +135,22 @@ def make_study(config: RunConfig, off: Sequence[str], *, full_factorial: bool, r
     for part in off:
         if part not in known:
             there = names_for_error(known, part)
-            raise UserError(f"no part {part!r} to switch off in setting {config.setting}; there are: {there}")
+            raise UserError(
+                f"no part {part!r} to switch off in setting {config.setting}; there are: {there}"
+            )
         # Git is on in coop only where it is asked for: the study does that.
         if not getattr(config, known[part]) and (config.setting, part) != ("coop", "git"):
             raise UserError(f"{part} is off in all arms already; leave it out of --off, or on")
     parts = tuple(part for part in known if part in off)
     paths = config.paths
     if paths.config.exists():
-        raise UserError(f"{paths.run_name!r} is the name of a run; take another name (-n) for the study")
+        raise UserError(
+            f"{paths.run_name!r} is the name of a run; take another name (-n) for the study"
+        )
     most = len(parts) if full_factorial else 1
-    combined = [combination for size in range(most + 1) for combination in combinations(parts, size)]
+    combined = [
+        combination for size in range(most + 1) for combination in combinations(parts, size)
+    ]
     common, notes = select(config)
     arms, off_by_name = [], {}
     for number in range(1, repeat + 1):

@@ -94,7 +94,9 @@ def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
     found = selected_pairs(config.dataset_dir, config)
     notes = found.notes
     if config.git_enabled and config.setting == "solo":
-        notes += ("--git is for coop and team; in solo there is nobody to share with, it is ignored",)
+        notes += (
+            "--git is for coop and team; in solo there is nobody to share with, it is ignored",
+        )
     if not config.sound_only:
         return Arm(config, found.pairs), notes
     sound = sound_pairs(found.pairs)
@@ -118,7 +120,9 @@ def check(arm: Arm) -> Arm:
         for seat in seats_of(pair, config.setting):
             recording = config.recording(pair, seat.agent_id)
             if recording is None or not recording.is_file():
-                raise UserError(f"nothing to replay for {pair.label}: no {recording}; run with --record")
+                raise UserError(
+                    f"nothing to replay for {pair.label}: no {recording}; run with --record"
+                )
     arm = arm.planned()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):

@@ -20,7 +20,13 @@ from cooperbench.text import plural
 
 T = TypeVar("T")
 SCHEMA = "cooperbench.config/1"
-_TYPES = {"str": (str,), "str | Path": (str, Path), "int": (int,), "float": (int, float), "bool": (bool,)}
+_TYPES = {
+    "str": (str,),
+    "str | Path": (str, Path),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+}
 _CALLED = {"str": "a name", "str | Path": "a path", "int": "a whole number", "float": "a number"}
 _FOR_JOBS = ("workers", "pairs_per_job", "slurm", "ray_address", "ray_resources")
 
@@ -47,9 +53,16 @@ class RunConfig(RunOptions):
             value, annotation = getattr(self, name), str(self.__dataclass_fields__[name].type)
             chosen = value is not None or not annotation.endswith(" | None")
             if option.choices and chosen and value not in option.choices:
-                raise UserError(f"{name} is {value!r}; it must be one of {', '.join(option.choices)}")
+                raise UserError(
+                    f"{name} is {value!r}; it must be one of {', '.join(option.choices)}"
+                )
             check_type(name, value, annotation)
-            if option.words and annotation.startswith(("int", "float")) and value is not None and value <= 0:
+            if (
+                option.words
+                and annotation.startswith(("int", "float"))
+                and value is not None
+                and value <= 0
+            ):
                 raise UserError(f"{name} is {value}; it must be above 0")
         if self.git_enabled is None:
             object.__setattr__(self, "git_enabled", self.setting == "team")
@@ -83,7 +96,9 @@ class RunConfig(RunOptions):
     @property
     def backend_options(self) -> dict[str, object]:
         """Those that are given, for `get_backend`."""
-        given = {one.for_backend: getattr(self, name) for name, one in OPTIONS.items() if one.for_backend}
+        given = {
+            one.for_backend: getattr(self, name) for name, one in OPTIONS.items() if one.for_backend
+        }
         return {keyword: value for keyword, value in given.items() if value}
 
     @property
@@ -168,7 +183,9 @@ class RunConfig(RunOptions):
     def _prompts_digest(self) -> str | None:
         if self.prompts_dir is None:
             return None
-        texts = [path.name.encode() + path.read_bytes() for path in sorted(self.prompts_dir.glob("*.j2"))]
+        texts = [
+            path.name.encode() + path.read_bytes() for path in sorted(self.prompts_dir.glob("*.j2"))
+        ]
         return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
     def _recorded(self, where: str) -> dict[str, Any]:
@@ -177,7 +194,9 @@ class RunConfig(RunOptions):
             for name, option in OPTIONS.items()
             if option.recorded == where and (self.setting == "team" or not name.startswith("team_"))
         }
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        return {
+            name: str(value) if isinstance(value, Path) else value for name, value in values.items()
+        }
 
     def check_against_disk(self) -> None:
         stored = self._stored()
@@ -213,7 +232,9 @@ class RunConfig(RunOptions):
             return {}
         stored = read_json(self.paths.config)
         if stored is None or stored.get("schema") != SCHEMA:
-            raise UserError(f"{self.paths.config} is no configuration of this version: take another -n")
+            raise UserError(
+                f"{self.paths.config} is no configuration of this version: take another -n"
+            )
         return stored
 
 
@@ -241,7 +262,9 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
             "logs_dir": Path(values["logs_dir"]),
             **{name: None if value is None else tuple(value) for name, value in lists.items()},
-            "mount": (mount,) if isinstance(mount := values.get("mount"), str) else tuple(mount or ()),
+            "mount": (mount,)
+            if isinstance(mount := values.get("mount"), str)
+            else tuple(mount or ()),
             "prompts_dir": Path(values["prompts_dir"]) if values.get("prompts_dir") else None,
         }
     )
@@ -251,11 +274,20 @@ def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
     """With the agents and models of the run that is repeated, and what agents are told about limits and colleagues."""
     name, logs_dir = values.get("replay_from"), Path(values["logs_dir"])
     if not name or values["agent"] != REPLAY_MODEL:
-        raise UserError(f"-a {REPLAY_MODEL} and --from RUN go together: the run whose agents work again")
+        raise UserError(
+            f"-a {REPLAY_MODEL} and --from RUN go together: the run whose agents work again"
+        )
     stored = read_json(ExperimentPaths(logs_dir, name).config)
     if stored is None or stored.get("schema") != SCHEMA:
         raise UserError(f"there is no run {name!r} in {logs_dir}")
-    names = ("agent", "messaging_enabled", "git_enabled", "step_limit", "cost_limit", "time_limit_seconds")
+    names = (
+        "agent",
+        "messaging_enabled",
+        "git_enabled",
+        "step_limit",
+        "cost_limit",
+        "time_limit_seconds",
+    )
     same = {key: stored[key] for key in names} | {"model": stored["model_name"]}
     return {**values, **same, "agent_config": stored["invocations"][-1]["agent_config"]}
 
@@ -281,4 +313,8 @@ def _for_seats(values: tuple[T, ...], seats: int, noun: str, whose: str) -> tupl
 
 
 def _digest(config: Path) -> str:
-    return f"folder {config.name}" if config.is_dir() else hashlib.sha256(config.read_bytes()).hexdigest()
+    return (
+        f"folder {config.name}"
+        if config.is_dir()
+        else hashlib.sha256(config.read_bytes()).hexdigest()
+    )

@@ -47,7 +47,9 @@ def verdict_text(evaluation: dict[str, Any]) -> str:
     alone = [name for name in agents if not evaluation[name]["success"]]
     details = [f"{agent_title(name)} failed alone" for name in alone]
     if merged["merge_status"] == "conflict":
-        details.append("merge conflict" + (", union merge" if merged["strategy"] == "union" else ""))
+        details.append(
+            "merge conflict" + (", union merge" if merged["strategy"] == "union" else "")
+        )
     if not merged["success"] and not alone and merged["strategy"] != "none":
         details.append("fails together")
     return f"{mark}: {', '.join(details)}" if details else mark
@@ -190,7 +192,9 @@ class LiveDisplay(Display):
 
         super().__init__()
         self._console = console
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=8, transient=True)
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=8, transient=True
+        )
 
     def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
         super().begin(lines, to_run=to_run, to_judge=to_judge)
@@ -212,10 +216,14 @@ class LiveDisplay(Display):
             now = time.monotonic()
             table = Table.grid(padding=(0, 2))
             for pair, started in list(self._running.items())[:_MOST_RUNNING]:
-                table.add_row(Text("●", style="cyan"), Text(pair.label), duration_text(now - started))
+                table.add_row(
+                    Text("●", style="cyan"), Text(pair.label), duration_text(now - started)
+                )
             for (pair, agent_id), (since, reason) in list(self._waiting.items())[:_MOST_RUNNING]:
                 waits = f"{agent_title(agent_id)} waits for its model since {duration_text(now - since)}: {reason}"
-                table.add_row(Text("!", style="red"), Text(pair.label), Text(printable(waits), no_wrap=True))
+                table.add_row(
+                    Text("!", style="red"), Text(pair.label), Text(printable(waits), no_wrap=True)
+                )
             if (hidden := len(self._running) - _MOST_RUNNING) > 0:
                 table.add_row("", Text(f"… {hidden} more", style="dim"), "")
             return Group(Text(self._status(now)), table)
@@ -223,9 +231,15 @@ class LiveDisplay(Display):
     def _status(self, now: float) -> str:
         done, total = self._ran + self._judged, self._to_run + max(self._to_judge, self._judged)
         elapsed = now - self._began
-        left = f", about {duration_text(elapsed / done * (total - done))} left" if 0 < done < total else ""
+        left = (
+            f", about {duration_text(elapsed / done * (total - done))} left"
+            if 0 < done < total
+            else ""
+        )
         counts = ", ".join(
-            f"{number} {name}" for name, number in self._counts.items() if number or name != "no reference"
+            f"{number} {name}"
+            for name, number in self._counts.items()
+            if number or name != "no reference"
         )
         ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
         return f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}"

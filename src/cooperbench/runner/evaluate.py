@@ -55,7 +55,9 @@ def evaluate(
 
     Verdicts are in each pair's eval.json; a summary is printed. `options`: those of `run` in `EVALUATION_OPTIONS`.
     """
-    values = {name: value for name, value in locals().items() if name not in ("options", "test_timeout")}
+    values = {
+        name: value for name, value in locals().items() if name not in ("options", "test_timeout")
+    }
     for name in options:
         if name not in EVALUATION_OPTIONS:
             raise TypeError(f"evaluate() got an unexpected keyword argument {name!r}")
@@ -70,7 +72,11 @@ def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
     paths = ExperimentPaths(Path(values["logs_dir"]), values["run_name"])
     recorded = (read_json(paths.config) or {}).get("eval_network")
     network = values["eval_network"] or recorded or "auto"
-    judging = {"eval_network": network, "eval_concurrency": values["concurrency"], "evaluate_only": True}
+    judging = {
+        "eval_network": network,
+        "eval_concurrency": values["concurrency"],
+        "evaluate_only": True,
+    }
     config = make_config({**values, **judging, "agent": "nop"})
     check_backend(config)
     if not paths.root.is_dir():

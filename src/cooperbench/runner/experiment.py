@@ -92,7 +92,11 @@ class Budget:
         """As it stands in summary.json; None without a limit."""
         if self._limit is None:
             return None
-        return {"max_cost": self._limit, "spent": self._spent, "pairs_not_started": self._not_started}
+        return {
+            "max_cost": self._limit,
+            "spent": self._spent,
+            "pairs_not_started": self._not_started,
+        }
 
 
 def open_backend(config: RunConfig) -> EvalBackend:
@@ -186,7 +190,9 @@ def _save_configs(arms: Iterable[Arm]) -> None:
             mark_unsound(arm.config.paths.pair(pair, arm.config.setting), pair, store)
 
 
-def _sum_up(arms: Iterable[Arm], budget: Budget, used: ResourceUse | None) -> dict[str, dict[str, Any]]:
+def _sum_up(
+    arms: Iterable[Arm], budget: Budget, used: ResourceUse | None
+) -> dict[str, dict[str, Any]]:
     """What sandboxes used stands with the first run."""
     summaries: dict[str, dict[str, Any]] = {}
     for name, of_run in groupby(arms, lambda arm: arm.config.run_name):

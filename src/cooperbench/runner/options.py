@@ -17,7 +17,11 @@ EXECUTORS = ("local", "slurm", "ray")
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
 REPLAY_MODEL = "replay_model"
 """In the place of an agent: those of another run (`--from`), with recorded answers in the place of their models."""
-GROUPS = {"setting": "who works, and how", "backend": "where, and how much", "canary": "what happens"}
+GROUPS = {
+    "setting": "who works, and how",
+    "backend": "where, and how much",
+    "canary": "what happens",
+}
 """Titles in `cooperbench run --help`, each with the first option under it."""
 
 
@@ -48,7 +52,8 @@ def _team_part(flag: str, text: str) -> Any:
 
 
 TEAM_PARTS = {"messages": "messaging_enabled", "git": "git_enabled"} | {
-    part: f"team_{part}" for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
+    part: f"team_{part}"
+    for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
 }
 """What setting team is made of, and the fields of `RunOptions` that switch it: each can be off alone."""
 
@@ -93,7 +98,8 @@ class RunOptions:
         recorded=None,
     )
     base_url: str | None = option(
-        "--base-url URL", "the server that has the model, or one for each agent (URL, for the first only)"
+        "--base-url URL",
+        "the server that has the model, or one for each agent (URL, for the first only)",
     )
     agent_config: str | Path | None = option(
         "--agent-config PATH",
@@ -108,12 +114,16 @@ class RunOptions:
         "--no-messaging", "agents cannot write to each other", default=True, recorded="identity"
     )
     git_enabled: bool | None = option(
-        "--git", "agents share a git remote, `team` (default: in setting team only)", recorded="identity"
+        "--git",
+        "agents share a git remote, `team` (default: in setting team only)",
+        recorded="identity",
     )
     team_task_list: bool = _team_part("--team-no-task-list", "no shared task list")
     team_scratchpad: bool = _team_part("--team-no-scratchpad", "no shared folder")
     team_protocol: bool = _team_part("--team-no-protocol", "no requests and answers")
-    team_mcp: bool = _team_part("--team-no-mcp", "the team's tools are commands only, not MCP tools")
+    team_mcp: bool = _team_part(
+        "--team-no-mcp", "the team's tools are commands only, not MCP tools"
+    )
     team_auto_refresh: bool = _team_part(
         "--team-no-auto-refresh", "agents see what others changed only when they look"
     )
@@ -123,7 +133,9 @@ class RunOptions:
         "templates in place of ours of the same name (see `cooperbench prompts`)",
         recorded=None,
     )
-    redis_url: str = option("--redis URL", "where messages go", default=DEFAULT_REDIS_URL, recorded=None)
+    redis_url: str = option(
+        "--redis URL", "where messages go", default=DEFAULT_REDIS_URL, recorded=None
+    )
     backend: str = option(
         "--backend",
         f"local, docker, modal, gcp or module:Class (default: {BACKEND_DEFAULT})",
@@ -143,7 +155,8 @@ class RunOptions:
         "jobs at once, each with one pair at a time (slurm, ray; default: as many as --concurrency)",
     )
     pairs_per_job: int | None = option(
-        "--pairs-per-job N", "pairs that a job works on, one after the other (slurm, ray; default: 1)"
+        "--pairs-per-job N",
+        "pairs that a job works on, one after the other (slurm, ray; default: 1)",
     )
     slurm: str | None = option(
         "--slurm KEY=VALUE,…",
@@ -153,7 +166,9 @@ class RunOptions:
         "--ray-address ADDRESS",
         "a cluster (auto, HOST:6379, ray://HOST:10001), or local to start one here (default: auto)",
     )
-    ray_resources: str | None = option("--ray-resources NAME=N,…", "what a job needs (default: CPU=1)")
+    ray_resources: str | None = option(
+        "--ray-resources NAME=N,…", "what a job needs (default: CPU=1)"
+    )
     network: NetworkPolicy = option(
         "--network",
         "what agents' sandboxes reach",
@@ -170,10 +185,15 @@ class RunOptions:
         recorded="identity",
     )
     max_cost: float | None = option(
-        "--max-cost DOLLARS", "what the whole experiment may cost: past it no new pair starts (exit code 3)"
+        "--max-cost DOLLARS",
+        "what the whole experiment may cost: past it no new pair starts (exit code 3)",
     )
-    step_limit: int | None = option("--step-limit N", "steps an agent may take", recorded="identity")
-    cost_limit: float | None = option("--cost-limit DOLLARS", "what an agent may spend", recorded="identity")
+    step_limit: int | None = option(
+        "--step-limit N", "steps an agent may take", recorded="identity"
+    )
+    cost_limit: float | None = option(
+        "--cost-limit DOLLARS", "what an agent may spend", recorded="identity"
+    )
     time_limit_seconds: float | None = option(
         "--time-limit SECONDS",
         "how long an agent may take",
@@ -210,9 +230,15 @@ class RunOptions:
         "do not confirm successes by tests that must fail: saves a test run for each feature",
         default=True,
     )
-    auto_eval: bool = option("--no-auto-eval", "do not judge; `cooperbench eval` does it later", default=True)
-    record: bool = option("--record", "keep what models are asked and say, for replay_model", default=False)
-    force: bool = option("--force", "run finished pairs again; earlier attempts are kept", default=False)
+    auto_eval: bool = option(
+        "--no-auto-eval", "do not judge; `cooperbench eval` does it later", default=True
+    )
+    record: bool = option(
+        "--record", "keep what models are asked and say, for replay_model", default=False
+    )
+    force: bool = option(
+        "--force", "run finished pairs again; earlier attempts are kept", default=False
+    )
 
 
 OPTIONS: dict[str, Option] = {

@@ -113,7 +113,9 @@ class PairRun:
         if together and config.git_enabled:
             remote = GitRemote(self._paths.team_repository, agent_ids)
         told = partial(display.message, pair)
-        self._team = Team(agent_ids, mailbox, remote, told, config.team_features if together else None)
+        self._team = Team(
+            agent_ids, mailbox, remote, told, config.team_features if together else None
+        )
 
     def execute(self, attempt: int) -> dict[str, Any]:
         """The record that now is result.json. InfraError and Interrupted leave no result behind."""
@@ -125,7 +127,9 @@ class PairRun:
                     seats = list(zip(self._seats, self._config.assigned(self._pair), strict=True))
                     commits = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
                     if len(set(commits)) > 1:
-                        raise errors.InfraError(f"sandboxes of {self._pair.label} have different commits")
+                        raise errors.InfraError(
+                            f"sandboxes of {self._pair.label} have different commits"
+                        )
                     agents = _gather([pool.submit(self._work, *one, sandboxes) for one in seats])
                 finally:
                     # After a failure this ends the agents that are still at work, so that the pool can end.
@@ -171,7 +175,10 @@ class PairRun:
             self._image.agent_reference or self._image.reference,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
             options=SandboxOptions(
-                "agent", self._config.network, labels, programs=programs_of(get_agent(assigned.agent))
+                "agent",
+                self._config.network,
+                labels,
+                programs=programs_of(get_agent(assigned.agent)),
             ),
         )
         sandboxes[seat.agent_id] = sandbox
@@ -186,13 +193,17 @@ class PairRun:
         )
         return commit
 
-    def _work(self, seat: Seat, assigned: Assigned, sandboxes: dict[str, RichSandbox]) -> dict[str, Any]:
+    def _work(
+        self, seat: Seat, assigned: Assigned, sandboxes: dict[str, RichSandbox]
+    ) -> dict[str, Any]:
         """One agent from its first step to its patch, and its part of result.json."""
         started, sandbox = time.monotonic(), sandboxes[seat.agent_id]
         files = self._paths.agent(seat.agent_id)
         make_agent = get_agent(assigned.agent)
         version = version_of(make_agent)
-        recorder = Recorder(files, seat, agent=assigned.agent, model=assigned.model, agent_version=version)
+        recorder = Recorder(
+            files, seat, agent=assigned.agent, model=assigned.model, agent_version=version
+        )
         recording = self._config.recording(self._pair, seat.agent_id)
         exchanges = None
         if self._config.record or recording:
@@ -313,7 +324,10 @@ def _gather(futures: list[Future[T]]) -> list[T]:
     failures = [error for future in done if (error := future.exception())]
     # An agent that was interrupted by a stop tells less than the error that caused it.
     failures.sort(
-        key=lambda error: (not isinstance(error, errors.RunStopped), isinstance(error, errors.Interrupted))
+        key=lambda error: (
+            not isinstance(error, errors.RunStopped),
+            isinstance(error, errors.Interrupted),
+        )
     )
     if failures:
         raise failures[0]

@@ -11,11 +11,22 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
-from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, SandboxError, SandboxTimeout
+from cooperbench.errors import (
+    InfraError,
+    SandboxDead,
+    SandboxDestroyed,
+    SandboxError,
+    SandboxTimeout,
+)
 from cooperbench.models import REPO_DIR
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.channel import Channel, ChannelBroken, ChannelUnavailable, Command
-from cooperbench.sandbox.contract import DEFAULT_OUTPUT_LIMIT, TIMEOUT_EXIT_CODE, CommandResult, Stream
+from cooperbench.sandbox.contract import (
+    DEFAULT_OUTPUT_LIMIT,
+    TIMEOUT_EXIT_CODE,
+    CommandResult,
+    Stream,
+)
 from cooperbench.text import printable
 
 T = TypeVar("T")
@@ -36,7 +47,11 @@ class RichSandbox(ABC):
     """Errors that may mean its end, besides SandboxDead: then `_find_reason` is asked."""
 
     def __init__(
-        self, *, lifetime_seconds: float, workdir: str, on_end: Callable[[Any], None] = lambda _: None
+        self,
+        *,
+        lifetime_seconds: float,
+        workdir: str,
+        on_end: Callable[[Any], None] = lambda _: None,
     ) -> None:
         """`on_end` is called with the sandbox when it has been removed."""
         self._lifetime_seconds = lifetime_seconds
@@ -71,7 +86,9 @@ class RichSandbox(ABC):
         """Run one command in a process group of its own; None means as long as the sandbox lives."""
         if timeout_seconds is None:
             timeout_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
-        command = Command(argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit)
+        command = Command(
+            argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit
+        )
         return self._run(command)
 
     def run_last(
@@ -94,7 +111,9 @@ class RichSandbox(ABC):
         finally:
             self._end_reason = self._end_reason or "its last command was run"
 
-    def run_checked(self, argv: Sequence[str], failed: str, timeout_seconds: float, cwd: str = "") -> str:
+    def run_checked(
+        self, argv: Sequence[str], failed: str, timeout_seconds: float, cwd: str = ""
+    ) -> str:
         """What the command prints; where it fails, a SandboxError that begins with `failed`."""
         done = self.run(argv, timeout_seconds=timeout_seconds, cwd=cwd)
         if done.returncode:
@@ -105,7 +124,9 @@ class RichSandbox(ABC):
     def run_script(self, name: str, *arguments: str) -> str:
         """A script of this package, on the repository; the last line that it prints."""
         argv = ["bash", "-c", sandbox_script(name), name, REPO_DIR, *arguments]
-        said = self.run_checked(argv, f"{REPO_DIR} cannot be prepared ({name})", SCRIPT_SECONDS, "/")
+        said = self.run_checked(
+            argv, f"{REPO_DIR} cannot be prepared ({name})", SCRIPT_SECONDS, "/"
+        )
         return said.strip().rpartition("\n")[2]
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:

@@ -41,7 +41,9 @@ _BYTES_PER_SECOND = 1_000_000
 """The slowest that we expect bulk data to move."""
 
 _UNSAFE = re.compile(rb"[^ -&(-\[\]-~]")
-_RESULT = re.compile(rb"= (\d+) (\d{1,3}) ([01]) (-?\d{1,18}) ([tb]) (\d+) (\d+) ([tb]) (\d+) (\d+)")
+_RESULT = re.compile(
+    rb"= (\d+) (\d{1,3}) ([01]) (-?\d{1,18}) ([tb]) (\d+) (\d+) ([tb]) (\d+) (\d+)"
+)
 _DONE = re.compile(rb"= (\d+) ok")
 _REFUSED = re.compile(rb"! (\d+) (missing|failed|broken) (\d+)")
 _END_MARK = b"\0cooperbench-channel end\0"
@@ -193,8 +195,12 @@ class Channel:
         ]
         limit_seconds = timeout_seconds + BACKSTOP_SECONDS + len(payload) / _BYTES_PER_SECOND
         deadline = time.monotonic() + limit_seconds
-        match = self._ask("the sandbox could not run a command", _RESULT, b"run", words, payload, deadline)
-        _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = match.groups()
+        match = self._ask(
+            "the sandbox could not run a command", _RESULT, b"run", words, payload, deadline
+        )
+        _, code, timed_out, micros, out_kind, out_size, out_cut, err_kind, err_size, err_cut = (
+            match.groups()
+        )
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
         for kept, kind, size in ((out, out_kind, out_size), (err, err_kind, err_size)):
             data = self._exactly(int(size), deadline)

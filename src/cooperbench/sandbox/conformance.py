@@ -33,7 +33,9 @@ echo "$count"
 """
 
 
-def bash(sandbox: RichSandbox, script: str, *args: str, timeout_seconds: float = 60) -> CommandResult:
+def bash(
+    sandbox: RichSandbox, script: str, *args: str, timeout_seconds: float = 60
+) -> CommandResult:
     return sandbox.run(["bash", "-c", script, "bash", *args], timeout_seconds=timeout_seconds)
 
 
@@ -89,7 +91,10 @@ class SandboxConformance:
         ("script", "code"),
         [
             *((f"exit {code}", code) for code in (0, 1, 3, 124, 127, 255)),
-            *((f"kill -{name} $$", 128 + signal.Signals[f"SIG{name}"]) for name in ("KILL", "TERM", "SEGV")),
+            *(
+                (f"kill -{name} $$", 128 + signal.Signals[f"SIG{name}"])
+                for name in ("KILL", "TERM", "SEGV")
+            ),
         ],
     )
     def test_exit_codes(self, sandbox: RichSandbox, script: str, code: int) -> None:
@@ -105,7 +110,9 @@ class SandboxConformance:
         ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
         assert int(ignored.split()[1], 16) & (1 << (signal.SIGINT - 1)) == 0
 
-    def test_stdout_and_stderr_are_apart_also_if_reopened_by_name(self, sandbox: RichSandbox) -> None:
+    def test_stdout_and_stderr_are_apart_also_if_reopened_by_name(
+        self, sandbox: RichSandbox
+    ) -> None:
         script = "for i in 1 2 3; do echo o$i; echo e$i >&2; done; echo o4 >/dev/stdout; echo o5"
         result = bash(sandbox, script)
         assert result.stdout_read() == "o1\no2\no3\no4\no5\n"
@@ -147,7 +154,9 @@ class SandboxConformance:
     def test_files_are_replaced_whole_with_their_mode(self, sandbox: RichSandbox) -> None:
         sandbox.write_file("script", b"#!/bin/sh\necho one\n", 0o755)
         sandbox.write_file("script", b"#!/bin/sh\necho two\n", 0o755)
-        assert bash(sandbox, "./script && stat -c %a script && ls -A").stdout == b"two\n755\nscript\n"
+        assert (
+            bash(sandbox, "./script && stat -c %a script && ls -A").stdout == b"two\n755\nscript\n"
+        )
 
     def test_files_that_cannot_be(self, sandbox: RichSandbox) -> None:
         with pytest.raises(FileNotFoundError, match="no/such/file"):
@@ -161,7 +170,9 @@ class SandboxConformance:
             sandbox.read_file("folder")
         assert bash(sandbox, "echo still here").stdout == b"still here\n"
 
-    def test_a_command_that_is_too_slow_leaves_its_output_and_no_process(self, sandbox: RichSandbox) -> None:
+    def test_a_command_that_is_too_slow_leaves_its_output_and_no_process(
+        self, sandbox: RichSandbox
+    ) -> None:
         duration = unique_duration()
         script = """
             sleep "$1" &
@@ -184,7 +195,9 @@ class SandboxConformance:
         assert sleepers(sandbox, duration) == 1
         assert bash(sandbox, 'kill "$1"', result.stdout_read().strip()).returncode == 0
 
-    def test_a_background_process_can_write_after_its_command_has_ended(self, sandbox: RichSandbox) -> None:
+    def test_a_background_process_can_write_after_its_command_has_ended(
+        self, sandbox: RichSandbox
+    ) -> None:
         script = "(while [ ! -e go ]; do sleep 0.05; done; echo late && echo late >&2 && echo written >late) & echo $!"
         pid = bash(sandbox, script).stdout_read().strip()
         bash(sandbox, 'touch go; while kill -0 "$1" 2>/dev/null; do sleep 0.05; done', pid)
@@ -219,7 +232,9 @@ class SandboxConformance:
         assert result.stdout.decode().split("\0")[:-1] == words
 
     def test_commands_are_stateless(self, sandbox: RichSandbox) -> None:
-        bash(sandbox, "cd /; export LEFT=1; LEFT=1; alias ls=false; set -e; ulimit -n 10; umask 077")
+        bash(
+            sandbox, "cd /; export LEFT=1; LEFT=1; alias ls=false; set -e; ulimit -n 10; umask 077"
+        )
         result = bash(sandbox, "echo ${LEFT-unset}; pwd; umask")
         assert result.stdout_read().splitlines()[0] == "unset"
         assert result.stdout_read().splitlines()[1] != "/"
@@ -236,7 +251,9 @@ class SandboxConformance:
 
     def test_a_slow_command_does_not_hold_up_another_thread(self, sandbox: RichSandbox) -> None:
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(bash, sandbox, "while [ ! -e go ]; do sleep 0.05; done; echo went")
+            waiting = threads.submit(
+                bash, sandbox, "while [ ! -e go ]; do sleep 0.05; done; echo went"
+            )
             assert bash(sandbox, "touch go").returncode == 0
             assert waiting.result().stdout == b"went\n"
 
@@ -244,7 +261,9 @@ class SandboxConformance:
         """Whatever polls once a second must not miss a command that ends just then."""
 
         def work(number: int) -> int:
-            return bash(sandbox, f"sleep {0.985 + number * 0.0007:.4f}; exit {100 + number}").returncode
+            return bash(
+                sandbox, f"sleep {0.985 + number * 0.0007:.4f}; exit {100 + number}"
+            ).returncode
 
         with ThreadPoolExecutor(24) as threads:
             assert list(threads.map(work, range(24))) == [100 + number for number in range(24)]

@@ -54,7 +54,9 @@ class Sandbox(Protocol):
 
 
 class EvalBackend(Protocol):
-    def create_sandbox(self, image: str, timeout: int = 600, workdir: str = "/workspace") -> Sandbox:
+    def create_sandbox(
+        self, image: str, timeout: int = 600, workdir: str = "/workspace"
+    ) -> Sandbox:
         """Create a sandbox of an image that lives for at most `timeout` seconds."""
 
 
@@ -89,7 +91,9 @@ def _text(data: bytes, cut: int) -> str:
 class Stream:
     """A long-running command's ends. It lasts until `close`: there is no end of its input alone."""
 
-    def __init__(self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]) -> None:
+    def __init__(
+        self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]
+    ) -> None:
         """`end_command` also ends reads and writes that are waiting."""
         self.stdin = stdin
         self.stdout = stdout
@@ -142,7 +146,9 @@ def check_network(can: Capabilities, options: SandboxOptions) -> None:
     """UserError for a network policy that a backend does not list: it is refused, never weakened."""
     if options.network not in can.networks:
         there_are = ", ".join(sorted(can.networks)) or "none at all"
-        raise UserError(f"this backend has no network policy {options.network!r}; it has: {there_are}")
+        raise UserError(
+            f"this backend has no network policy {options.network!r}; it has: {there_are}"
+        )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ class ExecTransport:
                 piece = request[start : start + _PIECE_SIZE]
                 done = self._exec("bash", "-c", _APPEND, "cooperbench", f"{scratch}.request", piece)
                 if done.returncode:
-                    raise SandboxError(f"cannot copy into the sandbox: {done.stderr_read().strip()[-200:]}")
+                    raise SandboxError(
+                        f"cannot copy into the sandbox: {done.stderr_read().strip()[-200:]}"
+                    )
             request = ""
         result = self._exec(
             "bash", "-c", _SERVE_ONCE, "cooperbench", sandbox_script("channel.sh"), scratch, request
@@ -82,7 +84,9 @@ class PlainSandbox(RichSandbox):
         return Channel(ExecTransport(self._sandbox))
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
-        raise SandboxError(f"this backend's sandboxes have no streams, needed for {argv[0] if argv else ''}")
+        raise SandboxError(
+            f"this backend's sandboxes have no streams, needed for {argv[0] if argv else ''}"
+        )
 
     def _remove(self) -> None:
         self._sandbox.terminate()

@@ -97,11 +97,15 @@ class SandboxSession:
             self.prepare([task], lambda *_: None)
         return self._images[task].result()
 
-    def open(self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions) -> RichSandbox:
+    def open(
+        self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions
+    ) -> RichSandbox:
         """A sandbox that ends with the session if nobody ends it before."""
         if self.stop.is_set():
             raise Interrupted("stopped")
-        sandbox = open_sandbox(self.backend, image, timeout_seconds=timeout_seconds, options=options)
+        sandbox = open_sandbox(
+            self.backend, image, timeout_seconds=timeout_seconds, options=options
+        )
         self._open.add(sandbox)
         if self.stop.is_set():
             # Stopped while it was being made: the session's end may have missed it.
@@ -129,7 +133,9 @@ class SandboxSession:
         self._pools.append(pool)
         return pool
 
-    def drain(self, futures: Iterable[Future[T]], follow_up: Callable[[T], Future[T] | None]) -> None:
+    def drain(
+        self, futures: Iterable[Future[T]], follow_up: Callable[[T], Future[T] | None]
+    ) -> None:
         """Wait until all are done; a result may add another one. The first failure is raised at once."""
         waiting = set(futures)
         while waiting:

@@ -58,7 +58,13 @@ class GitRemote:
         """By name and agent, for result.json."""
 
     def attach(
-        self, agent_id: str, sandbox: RichSandbox, *, repo_dir: str, base_commit: str, base_git_dir: str
+        self,
+        agent_id: str,
+        sandbox: RichSandbox,
+        *,
+        repo_dir: str,
+        base_commit: str,
+        base_git_dir: str,
     ) -> None:
         """Give the repository in a sandbox the remote `team`."""
         words = (base_git_dir, base_commit, repo_dir, agent_id, *self._agent_ids)
@@ -239,7 +245,9 @@ class BareRepository:
     def _git(self, *args: str, stdin: bytes = b"") -> bytes:
         limit = {"GIT_ALLOC_LIMIT": _LARGEST_ALLOCATION}
         words = (*_SETTINGS, *args)
-        return git(*words, git_dir=self._git_dir, stdin=stdin, env=limit, timeout_seconds=_CALL_SECONDS)
+        return git(
+            *words, git_dir=self._git_dir, stdin=stdin, env=limit, timeout_seconds=_CALL_SECONDS
+        )
 
 
 class _Refused(Exception):
@@ -250,7 +258,9 @@ def _script(command: str, *words: str) -> list[str]:
     return ["bash", "-c", script_text("git_remote.sh"), "git_remote", command, TEAM_GIT_DIR, *words]
 
 
-def _read_pack(sandbox: RichSandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()) -> bytes:
+def _read_pack(
+    sandbox: RichSandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()
+) -> bytes:
     """What a commit in a sandbox has beyond the known ones."""
     file = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
     argv = _script("pack", str(limit_bytes), file, commit, *known)

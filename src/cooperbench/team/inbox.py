@@ -160,7 +160,10 @@ class Inbox:
         if size > MAX_MESSAGE_BYTES:
             return Response(2, f"the text is too long: at most {MAX_MESSAGE_BYTES} bytes")
         with self._changed:
-            sent, sent_bytes = self._sent + len(recipients), self._sent_bytes + size * len(recipients)
+            sent, sent_bytes = (
+                self._sent + len(recipients),
+                self._sent_bytes + size * len(recipients),
+            )
             if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
                 limits = f"at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
                 return Response(2, f"you have sent enough: {limits}")
@@ -168,7 +171,9 @@ class Inbox:
         self._synchronize()
         try:
             assert self._mailbox is not None
-            posted = [self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients]
+            posted = [
+                self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients
+            ]
         except InfraError as error:
             self._fail(error)
             raise

@@ -36,7 +36,9 @@ _CONNECT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.05
 _MAX_CONNECTIONS = 10_000
 _URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#]+(\?.*)?")
-_URL_FORMS = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://…, unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
+_URL_FORMS = (
+    "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://…, unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
+)
 # $1 server, $2 its folder. Stdin ends with the run, however that ended. SIGTERM alone is not enough: a Redis takes up
 # to a tenth of a second to obey, and there is nothing for it to save. The second part also ends it all where the first
 # is killed: Ray does so with the children of a process that has ended, Slurm with all that it finds below one.
@@ -79,7 +81,9 @@ class Mailbox:
         if recipient not in self._agent_ids:
             raise ValueError(f"no agent {recipient!r} in this pair")
         with self._lock:
-            message = Message(len(self._messages) + 1, sender, recipient, text, utc_now(), sender_step)
+            message = Message(
+                len(self._messages) + 1, sender, recipient, text, utc_now(), sender_step
+            )
             self._store_message(message)
             self._messages.append(message)
             if recipient in self._readers:
@@ -87,7 +91,10 @@ class Mailbox:
             return message
 
     def subscribe(
-        self, agent_id: str, on_message: Callable[[Message], None], on_finished: Callable[[str], None]
+        self,
+        agent_id: str,
+        on_message: Callable[[Message], None],
+        on_finished: Callable[[str], None],
     ) -> None:
         """Call these for an agent's messages, and for others that are done: in order; they must not block."""
         with self._lock:
@@ -143,7 +150,9 @@ class RedisClient:
             self._redis: Any = redis.Redis.from_url(url, **options, **timeouts)
         except ValueError:
             # Its text may have a part of a password that was not quoted.
-            raise UserError(f"{masked(url)!r} is no Redis URL; it looks like {_URL_FORMS}") from None
+            raise UserError(
+                f"{masked(url)!r} is no Redis URL; it looks like {_URL_FORMS}"
+            ) from None
 
     def execute(self, *command: str | bytes | int) -> Any:
         """One command, tried once; RedisUnavailable or another InfraError."""
@@ -163,14 +172,21 @@ class RedisClient:
     def _call(self, work: Callable[[], Any]) -> Any:
         from redis import exceptions as known
 
-        lost = (known.ConnectionError, known.TimeoutError, known.ReadOnlyError, known.OutOfMemoryError)
+        lost = (
+            known.ConnectionError,
+            known.TimeoutError,
+            known.ReadOnlyError,
+            known.OutOfMemoryError,
+        )
         try:
             return work()
         except (known.AuthenticationError, known.AuthorizationError) as error:
             message = f"{self.description} refuses the password or user: {_one_line(error)}"
             raise InfraError(message) from error
         except (*lost, OSError) as error:
-            raise RedisUnavailable(f"{self.description} does not answer: {_one_line(error)}") from error
+            raise RedisUnavailable(
+                f"{self.description} does not answer: {_one_line(error)}"
+            ) from error
         except (known.RedisError, TypeError, ValueError) as error:
             # TypeError and ValueError: options of the URL that the connection does not know.
             raise InfraError(f"{self.description} refuses: {_one_line(error)}") from error
@@ -221,7 +237,13 @@ class RedisMailbox(Mailbox):
         work = partial(self._store_once, new)
         # Where it was closed meanwhile, it is on record here all the same.
         with suppress(Interrupted):
-            retry_for(self._patience_seconds, work, (RedisUnavailable,), self._closed, _FIRST_PAUSE_SECONDS)
+            retry_for(
+                self._patience_seconds,
+                work,
+                (RedisUnavailable,),
+                self._closed,
+                _FIRST_PAUSE_SECONDS,
+            )
         self._stored += new
 
     def _store_once(self, new: Sequence[Command]) -> None:
@@ -277,7 +299,10 @@ def start_redis(instead_of: str = "redis://localhost") -> Iterator[RedisClient]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    url, description = f"unix://:{password}@{folder}/redis.sock", f"{program} (started for this run)"
+    url, description = (
+        f"unix://:{password}@{folder}/redis.sock",
+        f"{program} (started for this run)",
+    )
     try:
         with closing(RedisClient(url, description)) as client:
             try:
@@ -315,7 +340,9 @@ def masked(url: str) -> str:
 def _try_out(client: RedisClient, patience_seconds: float) -> None:
     """Everything that a mailbox needs, once: rights, streams, transactions."""
     agent_ids = ["agent1", "agent2"]
-    mailbox = RedisMailbox(client, unique_run_id("try-out"), agent_ids, patience_seconds=patience_seconds)
+    mailbox = RedisMailbox(
+        client, unique_run_id("try-out"), agent_ids, patience_seconds=patience_seconds
+    )
     with closing(mailbox):
         mailbox.post("agent1", "agent2", "hello")
 
@@ -364,5 +391,7 @@ def open_mailboxes(url: str, run_name: str) -> Iterator[MailboxFactory]:
             client = stack.enter_context(ensure_redis(url))
             factory = MailboxFactory(client.description, in_redis)
         except NoRedis as error:
-            factory = MailboxFactory(f"in this process ({error})", lambda _, agent_ids: Mailbox(agent_ids))
+            factory = MailboxFactory(
+                f"in this process ({error})", lambda _, agent_ids: Mailbox(agent_ids)
+            )
         yield factory

@@ -36,7 +36,9 @@ def task_prompt(
 
     names = [other.agent_id for other in seats_of(pair, setting)]
     colleagues = [name for name in names if name != seat.agent_id]
-    texts = [feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features]
+    texts = [
+        feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features
+    ]
     on = {part for part, is_on in (features or {}).items() if is_on}
     role = None if "roles" not in on else "lead" if seat.agent_id == names[0] else "member"
     try:
@@ -70,7 +72,9 @@ def _limit_texts(limits: Limits) -> list[str]:
         texts.append(plural(limits.steps, "step"))
     if limits.seconds is not None:
         minutes = round(limits.seconds / 60)
-        texts.append(plural(minutes, "minute") if minutes else plural(round(limits.seconds), "second"))
+        texts.append(
+            plural(minutes, "minute") if minutes else plural(round(limits.seconds), "second")
+        )
     if limits.cost is not None:
         texts.append(f"${limits.cost:g} of model use")
     return texts

@@ -76,7 +76,9 @@ class SandboxRpc:
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def handle(self, verb: str, handler: Callable[[str, bytes], Response | None], *commands: str) -> None:
+    def handle(
+        self, verb: str, handler: Callable[[str, bytes], Response | None], *commands: str
+    ) -> None:
         """`handler(name, content)` is called one request at a time; `commands` (files in team/sandbox) make them."""
         self._handlers[verb] = handler
         self._commands += commands
@@ -91,13 +93,24 @@ class SandboxRpc:
         sandbox.write_file(f"{TEAM_DIR}/colleagues", colleagues.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
-        argv = ["bash", "-c", script_text("install.sh"), "install", TEAM_DIR, how, BIN_DIR, *self._commands]
+        argv = [
+            "bash",
+            "-c",
+            script_text("install.sh"),
+            "install",
+            TEAM_DIR,
+            how,
+            BIN_DIR,
+            *self._commands,
+        ]
         sandbox.run_checked(argv, "the team's commands could not be put into the sandbox", 60)
         if streams:
             self._connect(sandbox)
         # What is put into the sandbox has a thread of its own: an agent that blocks it blocks nobody else.
         for work in (self._listen, self._write_all):
-            thread = threading.Thread(target=work, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True)
+            thread = threading.Thread(
+                target=work, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -150,7 +163,9 @@ class SandboxRpc:
         stream = sandbox.open_stream(argv)
         if stream.stdout.readline(100) != b"ready\n":
             stream.close()
-            raise SandboxError("the script that serves the team's commands did not start in the sandbox")
+            raise SandboxError(
+                "the script that serves the team's commands did not start in the sandbox"
+            )
         self._stream = stream
         if self._ended.is_set():
             stream.close()
@@ -188,7 +203,9 @@ class SandboxRpc:
         for _ in range(MOST_REQUESTS):
             line = self._stream.stdout.readline(_LONGEST_LINE)
             if len(line) == _LONGEST_LINE:
-                raise SandboxError("the script that serves the team's commands sent a line without end")
+                raise SandboxError(
+                    "the script that serves the team's commands sent a line without end"
+                )
             if not line:
                 return
             yield from _parse(line)
@@ -199,12 +216,18 @@ class SandboxRpc:
     def _serve(self, request: Request) -> bool:
         """False where it was handled before or cannot be. The caller holds `_serving`."""
         key = (request.verb, request.name)
-        if key in self._known or request.verb not in self._handlers or not _NAME.fullmatch(request.name):
+        if (
+            key in self._known
+            or request.verb not in self._handlers
+            or not _NAME.fullmatch(request.name)
+        ):
             return False
         self._known.add(key)
         if self._flooded():
             return False
-        self.answer(request.name, partial(self._handlers[request.verb], request.name, request.content))
+        self.answer(
+            request.name, partial(self._handlers[request.verb], request.name, request.content)
+        )
         return True
 
     def _write_all(self, sandbox: RichSandbox) -> None:
@@ -222,7 +245,15 @@ class SandboxRpc:
 def _collect(sandbox: RichSandbox, *, last_call: bool = False) -> list[Request]:
     """Requests without a response, a few at a time. On the last call those still being written get a moment."""
     how = "last" if last_call else ""
-    argv = ["bash", "-c", script_text("collect.sh"), "collect", TEAM_DIR, str(_LARGEST_REQUEST_BYTES), how]
+    argv = [
+        "bash",
+        "-c",
+        script_text("collect.sh"),
+        "collect",
+        TEAM_DIR,
+        str(_LARGEST_REQUEST_BYTES),
+        how,
+    ]
     output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _LONGEST_LINE).stdout
     return [request for line in output.splitlines() for request in _parse(line)]
 

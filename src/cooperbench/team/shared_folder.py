@@ -85,7 +85,9 @@ class SharedFolder:
 
     def _take(self, agent_id: str, sandbox: RichSandbox) -> bool:
         """What the agent has changed; False where its folder could not be listed."""
-        done = sandbox.run(["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MOST_FILES)
+        done = sandbox.run(
+            ["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MOST_FILES
+        )
         if done.returncode != 0 or done.stdout_cut:
             problem = f"{SHARED_DIR} is not shared: it cannot be listed, or has too many files"
             self._tell(agent_id, "shared", problem)
@@ -95,7 +97,9 @@ class SharedFolder:
         copies, refused, reason = self._copies[agent_id], list[str](), ""
         for path in copies.keys() - listed.keys():
             self._remove(agent_id, path, copies.pop(path))
-        changed = [path for path, digest in listed.items() if self._is_changed(copies.get(path), digest)]
+        changed = [
+            path for path, digest in listed.items() if self._is_changed(copies.get(path), digest)
+        ]
         for path in sorted(changed)[:MOST_FILES]:
             argv, limit = ["head", "-c", str(MAX_FILE_BYTES + 1), f"./{path}"], MAX_FILE_BYTES + 1
             read = sandbox.run(argv, cwd=SHARED_DIR, timeout_seconds=_SECONDS, output_limit=limit)

@@ -50,7 +50,9 @@ class Team:
         """None: they share no repository."""
         self._rpcs: dict[str, SandboxRpc] = {}
         self.inboxes: dict[str, Inbox] = {}
-        team = Colleagues(tuple(agent_ids), lambda agent_id: self.inboxes[agent_id].step, self._refresh)
+        team = Colleagues(
+            tuple(agent_ids), lambda agent_id: self.inboxes[agent_id].step, self._refresh
+        )
         self.tasks = TaskList(team) if "task_list" in self._on else None
         self.requests = Requests(team) if "protocol" in self._on else None
         self.shared = SharedFolder(team.announce, self._tell) if "scratchpad" in self._on else None
@@ -59,7 +61,9 @@ class Team:
             rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
             self._rpcs[agent_id] = rpc
             if mailbox is not None or together:
-                self.inboxes[agent_id] = Inbox(rpc, mailbox, on_message, partial(self._sync, agent_id))
+                self.inboxes[agent_id] = Inbox(
+                    rpc, mailbox, on_message, partial(self._sync, agent_id)
+                )
             if tools := self.tools(agent_id):
                 rpc.handle("tool", partial(_use_tool, rpc, tools), *tools)
             if remote is not None:
@@ -103,7 +107,11 @@ class Team:
             self.tasks.started = time.monotonic()
         if self.remote is not None:
             self.remote.attach(
-                agent_id, sandbox, repo_dir=repo_dir, base_commit=base_commit, base_git_dir=base_git_dir
+                agent_id,
+                sandbox,
+                repo_dir=repo_dir,
+                base_commit=base_commit,
+                base_git_dir=base_git_dir,
             )
 
     def leave(self, agent_id: str) -> None:
@@ -134,7 +142,9 @@ class Team:
         if self.mailbox is not None:
             self.mailbox.close()
 
-    def write_records(self, paths: PairPaths, agents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def write_records(
+        self, paths: PairPaths, agents: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """What was said, done and shared, to files; what result.json says of it, beside its `agents`."""
         result: dict[str, Any] = {"messages": 0}
         if self.mailbox is not None:
@@ -158,12 +168,16 @@ class Team:
             kept = False
             with suppress(GitError):  # a record: the agents' work does not depend on it
                 kept = self.remote.write_bundle(paths.team_bundle)
-            result["git"] = self.remote.counts | {"bundle": paths.team_bundle.name if kept else None}
+            result["git"] = self.remote.counts | {
+                "bundle": paths.team_bundle.name if kept else None
+            }
         if self._features:
             log, metrics = dict[str, Any](), dict[str, Any]()
             if self.tasks is not None:
                 log["changes"] = self.tasks.log()
-                metrics |= self.tasks.metrics({agent["agent_id"]: agent["files_changed"] for agent in agents})
+                metrics |= self.tasks.metrics(
+                    {agent["agent_id"]: agent["files_changed"] for agent in agents}
+                )
             if self.requests is not None:
                 log["requests"] = self.requests.log()
                 metrics |= self.requests.metrics()
@@ -182,7 +196,9 @@ def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Respo
     if command != "coop-request":
         return work()
     # It waits for somebody else, which is no reason to keep the agent's other calls waiting.
-    threading.Thread(target=rpc.answer, args=(name, work), name=f"request-{name}", daemon=True).start()
+    threading.Thread(
+        target=rpc.answer, args=(name, work), name=f"request-{name}", daemon=True
+    ).start()
     return None
 
 

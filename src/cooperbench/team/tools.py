@@ -97,7 +97,8 @@ class TaskList:
             return Response(2, "the title is empty")
         if assign not in ("", *self._team.agent_ids):
             return Response(
-                2, f"no agent {printable(assign[:50])!r}; there is: {', '.join(self._team.agent_ids)}"
+                2,
+                f"no agent {printable(assign[:50])!r}; there is: {', '.join(self._team.agent_ids)}",
             )
         with self._lock:
             if problem := self._problem(agent_id, title):
@@ -113,7 +114,9 @@ class TaskList:
         """Say how a task stands; `open` gives it back."""
         return self._update(agent_id, task_id, state, note, "update")
 
-    def _update(self, agent_id: str, task_id: int, state: State, note: str, change: str) -> Response:
+    def _update(
+        self, agent_id: str, task_id: int, state: State, note: str, change: str
+    ) -> Response:
         """By its owner or by who created it; a task that nobody has becomes the agent's own, unless it is opened."""
         with self._lock:
             if not 1 <= task_id <= len(self._tasks):
@@ -121,7 +124,9 @@ class TaskList:
             if problem := self._problem(agent_id, note):
                 return problem
             task = self._tasks[task_id - 1]
-            free = task.owner in (None, agent_id) or (task.owner in self._ended and task.state != "done")
+            free = task.owner in (None, agent_id) or (
+                task.owner in self._ended and task.state != "done"
+            )
             if not free and (change == "claim" or task.created_by != agent_id):
                 if change == "claim":
                     self._record(agent_id, task, "claim_lost")
@@ -151,10 +156,14 @@ class TaskList:
         """An agent is done: the others hear what it leaves unfinished."""
         with self._lock:
             self._ended.add(agent_id)
-            left = [f"#{one.id}" for one in self._tasks if one.owner == agent_id and one.state != "done"]
+            left = [
+                f"#{one.id}" for one in self._tasks if one.owner == agent_id and one.state != "done"
+            ]
         if left:
             numbers = ", ".join(left[:20]) + (" …" if len(left) > 20 else "")
-            text = f"{agent_id} has ended with unfinished tasks, which others can claim now: {numbers}"
+            text = (
+                f"{agent_id} has ended with unfinished tasks, which others can claim now: {numbers}"
+            )
             self._team.announce(agent_id, f"end of {agent_id}", text)
 
     def tasks(self) -> list[dict[str, Any]]:
@@ -175,7 +184,9 @@ class TaskList:
                 "tasks_total": len(self._tasks),
                 "tasks_done": sum(task.state == "done" for task in self._tasks),
                 "unowned_at_end": sum(task.owner is None for task in self._tasks),
-                "time_to_first_claim_seconds": None if first is None else round(first - self.started, 3),
+                "time_to_first_claim_seconds": None
+                if first is None
+                else round(first - self.started, 3),
                 "claims_per_agent": {one: counts[one, "claim"] for one in self._team.agent_ids},
                 "updates_per_agent": {one: counts[one, "update"] for one in self._team.agent_ids},
                 "claims_lost": sum(counts[one, "claim_lost"] for one in self._team.agent_ids),
@@ -200,7 +211,9 @@ class TaskList:
         if len(text) > LONGEST_TEXT:
             return Response(2, f"the text is too long: at most {LONGEST_TEXT} characters")
         if self._changes[agent_id] >= MOST_CHANGES:
-            return Response(2, f"you have changed the task list enough: at most {MOST_CHANGES} times")
+            return Response(
+                2, f"you have changed the task list enough: at most {MOST_CHANGES} times"
+            )
         return None
 
     def _changed(self, agent_id: str, task: Task, change: str) -> Response:
@@ -211,7 +224,12 @@ class TaskList:
 
     def _record(self, agent_id: str, task: Task, change: str) -> None:
         self._changes[agent_id] += 1
-        stamp = {"time": utc_now(), "agent": agent_id, "step": self._team.step_of(agent_id), "change": change}
+        stamp = {
+            "time": utc_now(),
+            "agent": agent_id,
+            "step": self._team.step_of(agent_id),
+            "change": change,
+        }
         now = {"task": task.id, "owner": task.owner, "state": task.state, "note": task.note}
         self._log.append(stamp | now)
 
@@ -264,7 +282,9 @@ class Requests:
         """Ask a colleague (kind: one word, e.g. review) and wait, in seconds. Exit code 3: no answer in time."""
         others = [one for one in self._team.agent_ids if one != agent_id]
         if agent not in others:
-            return Response(2, f"no colleague {printable(agent[:50])!r}; there is: {', '.join(others)}")
+            return Response(
+                2, f"no colleague {printable(agent[:50])!r}; there is: {', '.join(others)}"
+            )
         if not body.strip() or len(body) > LONGEST_BODY:
             return Response(2, f"a request has 1 to {LONGEST_BODY} characters")
         if not 0 <= wait <= LONGEST_WAIT_SECONDS:
@@ -304,7 +324,9 @@ class Requests:
     def pending(self, agent_id: str) -> Response:
         """Show what you are asked, and what became of your own requests."""
         with self._changed:
-            asked = [one.text() for one in self._all if one.recipient == agent_id and one.answer is None]
+            asked = [
+                one.text() for one in self._all if one.recipient == agent_id and one.answer is None
+            ]
             own = [one.outcome() for one in self._all if one.sender == agent_id]
         texts = [*asked[:_MOST_SHOWN], *own[-_MOST_SHOWN:]] or ["No requests."]
         return Response(0, "\n\n".join(texts) + "\n")
@@ -319,14 +341,18 @@ class Requests:
     def log(self) -> list[dict[str, Any]]:
         with self._changed:
             records = [asdict(one) for one in self._all]
-        return [{key: one[key] for key in one if key not in ("asked", "response")} for one in records]
+        return [
+            {key: one[key] for key in one if key not in ("asked", "response")} for one in records
+        ]
 
     def metrics(self) -> dict[str, Any]:
         with self._changed:
             return {
                 "requests_total": len(self._all),
                 "requests_answered": sum(one.answer is not None for one in self._all),
-                "request_waiting_seconds": round(sum(one.waited_seconds or 0.0 for one in self._all), 3),
+                "request_waiting_seconds": round(
+                    sum(one.waited_seconds or 0.0 for one in self._all), 3
+                ),
             }
 
     def _end_waiting(self, which: Callable[[Request], bool], response: Response) -> None:

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tests.modelserver.replies import Reply
 
 _WAIT_SECONDS = 60
-_AROUND = (
-    "env | cut -d= -f1; cat /proc/net/dev; ls /cooperbench/programs; git status --short; echo have''looked"
-)
+_AROUND = "env | cut -d= -f1; cat /proc/net/dev; ls /cooperbench/programs; git status --short; echo have''looked"
 
 
 def told_by(number: int) -> str:
@@ -43,7 +41,9 @@ def builders(*names: str) -> Callable[[Request], Reply]:
             tongue.run("sleep 0.3"),
             *tongue.last_words,
         ]
-        done = sum(word in said for word in ("havelooked", "havebuilt", told_by(number), "sleep 0.3"))
+        done = sum(
+            word in said for word in ("havelooked", "havebuilt", told_by(number), "sleep 0.3")
+        )
         if done >= 3:
             written[number].set()
             written[3 - number].wait(_WAIT_SECONDS)

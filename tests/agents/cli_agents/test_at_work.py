@@ -74,7 +74,9 @@ def test_two_of_them_build_and_talk(names: str, tmp_path: Path, server: ModelSer
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
     for number in (1, 2):
         steps = [step for step in left.trajectory(f"agent{number}")["steps"] if step.get("tool")]
-        assert 4 <= len(steps) == own_tool_calls(left.folder / f"agent{number}" / "output.log"), steps
+        assert 4 <= len(steps) == own_tool_calls(left.folder / f"agent{number}" / "output.log"), (
+            steps
+        )
 
 
 def own_tool_calls(log: Path) -> int:
@@ -86,7 +88,9 @@ def own_tool_calls(log: Path) -> int:
                 kinds += [one["type"] for one in content]
             case {"type": "item.completed", "item": {"type": kind}} | {"type": kind}:
                 kinds.append(kind)
-    return sum(kind in ("tool_use", "command_execution", "mcp_tool_call", "file_change") for kind in kinds)
+    return sum(
+        kind in ("tool_use", "command_execution", "mcp_tool_call", "file_change") for kind in kinds
+    )
 
 
 def solo(tmp_path: Path, server: ModelServer, name: str, script: Any, **options: Any) -> Left:
@@ -124,7 +128,9 @@ def test_one_that_crashes_is_judged_by_its_work(tmp_path: Path, server: ModelSer
 
 
 @pytest.mark.parametrize("name", ["claude_code", "codex"])
-def test_a_call_that_hangs_ends_with_the_time_limit(name: str, tmp_path: Path, server: ModelServer) -> None:
+def test_a_call_that_hangs_ends_with_the_time_limit(
+    name: str, tmp_path: Path, server: ModelServer
+) -> None:
     """What it started ignores the end, and is in sessions of its own."""
     stubborn = "trap '' TERM INT HUP; while :; do sleep 1; done"
     hang = f'echo work >>app.txt; setsid sh -c "{stubborn}" & sh -c "{stubborn}"'
@@ -161,7 +167,9 @@ def test_nothing_but_the_gateway_is_reached_and_only_with_its_token(
 ) -> None:
     tongue = TONGUES["claude_code"]
     node = "$(echo /cooperbench/programs/node_modules/node-linux-*/bin/node)"
-    asked = "method: 'POST', body: '{}', headers: {'x-api-key': 'another', 'anthropic-version': '1'}"
+    asked = (
+        "method: 'POST', body: '{}', headers: {'x-api-key': 'another', 'anthropic-version': '1'}"
+    )
     ask = f"fetch(process.env.ANTHROPIC_BASE_URL + '/v1/messages', {{{asked}}}).then((r) => console.log('got', r.status))"
     away = "fetch('http://1.1.1.1/').catch((e) => console.log('away', e.cause.code))"
     host = f"fetch('{server.anthropic_url}/v1').catch((e) => console.log('host', e.cause.code))"
@@ -184,7 +192,9 @@ def test_what_cannot_work_is_said_beforehand(
         CodexAgent().check_model("openai/gpt-5", None)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     CodexAgent().check_model("openai/gpt-5", None)
-    with pytest.raises(UserError, match="cannot call tools, says LiteLLM; codex needs one that can"):
+    with pytest.raises(
+        UserError, match="cannot call tools, says LiteLLM; codex needs one that can"
+    ):
         CodexAgent().check_model("openai/text-embedding-3-small", None)
     for text in ("agent: {}", "model: {name: x}", "model: {model_kwargs: 3}", "3"):
         (tmp_path / "bad.yaml").write_text(text)
@@ -226,6 +236,8 @@ def test_twenty_at_once(tmp_path: Path, server: ModelServer) -> None:
         logs_dir=tmp_path / "logs", concurrency=10, auto_eval=False,
     )  # fmt: skip
     for path in (tmp_path / "logs").rglob("result.json"):
-        assert [one["status"] for one in json.loads(path.read_text())["agents"].values()] == ["submitted"] * 2
+        assert [one["status"] for one in json.loads(path.read_text())["agents"].values()] == [
+            "submitted"
+        ] * 2
     patches = [path.read_text() for path in (tmp_path / "logs").rglob("agent?.patch")]
     assert ["+work" in patch for patch in patches] == [True] * 20

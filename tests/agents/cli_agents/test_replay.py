@@ -58,18 +58,26 @@ def test_two_of_them_work_again_on_recorded_answers(names: str, tmp_path: Path) 
             provide(name)
             server.script(f"You are agent{number}", works(name, number))
         config = write_config(tmp_path / "agent.yaml", settings("codex", server.openai_url))
-        then = run_tiny(tmp_path, names, agent_config=config, model_name=MODEL, record=True, auto_eval=False)
+        then = run_tiny(
+            tmp_path, names, agent_config=config, model_name=MODEL, record=True, auto_eval=False
+        )
     again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
     for agent_id, agent in then.result["agents"].items():
         now = again.result["agents"][agent_id]
         for name in ("error", "agent", "model", "status", "steps", "prompt_tokens"):
             assert now[name] == agent[name], (agent_id, name)
         assert agent["status"] == "submitted"
-        runs = [step["args"] for step in then.trajectory(agent_id)["steps"] if step["action"] == "run"]
+        runs = [
+            step["args"] for step in then.trajectory(agent_id)["steps"] if step["action"] == "run"
+        ]
         assert runs == [
             step["args"] for step in again.trajectory(agent_id)["steps"] if step["action"] == "run"
         ]
-        heard = [step for step in again.trajectory(agent_id)["steps"] if step["action"] == "receive_message"]
+        heard = [
+            step
+            for step in again.trajectory(agent_id)["steps"]
+            if step["action"] == "receive_message"
+        ]
         assert len(heard) == 1
     assert again.evaluation["overall_success"] is True
 
@@ -84,7 +92,10 @@ def test_what_their_tools_wrote_is_played_again_without_them(tmp_path: Path) -> 
         ("run", {"command": "printf 'a\\nb\\na\\n' >new.txt", "timeout_seconds": 9}),
         ("Edit", {"file_path": f"{repo}/new.txt", "old_string": "b", "new_string": "c"}),
         ("Edit", {"file_path": f"{repo}/new.txt", "old_string": "not there", "new_string": "x"}),
-        ("edit", {"filePath": f"{repo}/new.txt", "oldString": "a", "newString": "d", "replaceAll": True}),
+        (
+            "edit",
+            {"filePath": f"{repo}/new.txt", "oldString": "a", "newString": "d", "replaceAll": True},
+        ),
         ("write_file", {"path": "other.txt", "content": "one\n"}),
         ("write", {"filePath": f"{repo}/more.txt", "content": "two\n"}),
         ("write_file", {"file_path": f"{repo}/third.txt", "content": "three\n"}),
@@ -100,5 +111,7 @@ def test_what_their_tools_wrote_is_played_again_without_them(tmp_path: Path) -> 
         agent_config=str(tmp_path / "logs/r"),
         auto_eval=False,
     )
-    added = [line for line in again.patch("solo").splitlines() if line[:1] == "+" and line[:3] != "+++"]
+    added = [
+        line for line in again.patch("solo").splitlines() if line[:1] == "+" and line[:3] != "+++"
+    ]
     assert added == ["+two", "+d", "+c", "+d", "+one", "+three"]

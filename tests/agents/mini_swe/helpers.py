@@ -53,7 +53,11 @@ def run_solo(
     """One agent for features 1 and 2, not judged; what it left on disk."""
     server.script("", script)
     path = write_config(tmp_path / "agent.yaml", server.openai_url, config)
-    settings: dict[str, Any] = {"model_name": MODEL, "setting": "solo", "auto_eval": False} | options
+    settings: dict[str, Any] = {
+        "model_name": MODEL,
+        "setting": "solo",
+        "auto_eval": False,
+    } | options
     return run_tiny(tmp_path, agent, agent_config=str(path), **settings)
 
 

@@ -41,7 +41,9 @@ def test_two_models_talk_to_each_other_and_pass_on_the_demo(
     """Each sends a message first, and goes on once the other's has come into its context."""
 
     def script(feature: int, other_feature: int, other: str) -> Callable[[Request], Answer]:
-        patch = (demo_dir() / REPO / f"task{TASK}" / f"feature{feature}" / "feature.patch").read_text()
+        patch = (
+            demo_dir() / REPO / f"task{TASK}" / f"feature{feature}" / "feature.patch"
+        ).read_text()
 
         def reply(request: Request) -> Answer:
             known = json.dumps(request.messages)
@@ -64,14 +66,21 @@ def test_two_models_talk_to_each_other_and_pass_on_the_demo(
     left = Left(tmp_path / "logs/r/coop" / REPO / str(TASK) / "f1_f3")
     assert left.evaluation["overall_success"] is True
     assert left.result["messages"] == 2
-    for own, other, model in (("agent1", "feature 3 is mine", "one"), ("agent2", "feature 1 is mine", "two")):
+    for own, other, model in (
+        ("agent1", "feature 3 is mine", "one"),
+        ("agent2", "feature 1 is mine", "two"),
+    ):
         requests = server.requests_of(f"You are {own}")
         assert {request.model for request in requests} == {model}
         heard = "\n".join(requests[-1].texts("user") + requests[-1].texts("tool"))
         assert other in heard
         record = left.result["agents"][own]
         calls = len(requests)
-        assert (record["status"], record["steps"], record["model_calls"]) == ("submitted", calls, calls)
+        assert (record["status"], record["steps"], record["model_calls"]) == (
+            "submitted",
+            calls,
+            calls,
+        )
         assert record["model"] == f"openai/{model}"
         assert record["prompt_tokens"] == 900 + 100 * calls
         assert record["completion_tokens"] == 10 + 10 * calls
@@ -88,14 +97,24 @@ def test_a_partners_message_is_a_user_message_before_the_next_step(
 
     def second(request: Request) -> Answer:
         if request.number == 1:
-            return act(TOOLS, "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; done")
+            return act(
+                TOOLS, "while ! ls /cooperbench/team/inbox/* >/dev/null 2>&1; do sleep 0.05; done"
+            )
         return act(TOOLS, SUBMIT)
 
-    server.script("You are agent1", [act(TOOLS, "send_message agent2 'mind line 5'"), act(TOOLS, SUBMIT)])
+    server.script(
+        "You are agent1", [act(TOOLS, "send_message agent2 'mind line 5'"), act(TOOLS, SUBMIT)]
+    )
     server.script("You are agent2", second)
-    config = write_config(tmp_path / "agent.yaml", server.openai_url, {"environment": {"timeout": 5}})
-    left = run_tiny(tmp_path, TOOLS, agent_config=str(config), model_name="openai/x", auto_eval=False)
-    (sent,) = [step for step in left.trajectory("agent1")["steps"] if step["action"] == "send_message"]
+    config = write_config(
+        tmp_path / "agent.yaml", server.openai_url, {"environment": {"timeout": 5}}
+    )
+    left = run_tiny(
+        tmp_path, TOOLS, agent_config=str(config), model_name="openai/x", auto_eval=False
+    )
+    (sent,) = [
+        step for step in left.trajectory("agent1")["steps"] if step["action"] == "send_message"
+    ]
     assert (sent["args"]["to"], sent["args"]["content"]) == ("agent2", "mind line 5")
     assert (sent["step"], sent["observation"]) == (1, "Message sent.\n")
     roles = [
@@ -122,7 +141,18 @@ def test_everything_is_on_record_and_no_key_is_anywhere(
     assert left.evaluation["overall_success"] is True
     trajectory = left.trajectory("solo")
     actions = [step["action"] for step in trajectory["steps"]]
-    assert actions == ["tell", "tell", "reply", "run", "reply", "tell", "reply", "run", "reply", "run"]
+    assert actions == [
+        "tell",
+        "tell",
+        "reply",
+        "run",
+        "reply",
+        "tell",
+        "reply",
+        "run",
+        "reply",
+        "run",
+    ]
     first = next(step for step in trajectory["steps"] if step["action"] == "run")
     assert first["returncode"] == 3
     assert "out\nerr\nout again\n" in first["observation"]
@@ -143,8 +173,12 @@ def test_everything_is_on_record_and_no_key_is_anywhere(
     assert "key-in-the-environment-77" not in everything
 
 
-def test_several_tool_calls_in_one_reply_are_several_steps(tmp_path: Path, server: ModelServer) -> None:
-    calls = tuple(ToolCall("bash", {"command": command}) for command in ("echo one", "echo two", SUBMIT))
+def test_several_tool_calls_in_one_reply_are_several_steps(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    calls = tuple(
+        ToolCall("bash", {"command": command}) for command in ("echo one", "echo two", SUBMIT)
+    )
     left = run_solo(tmp_path, server, [say("Three at once.", calls=calls)])
     assert left.result["agents"]["solo"]["status"] == "submitted"
     assert left.observations("solo")[:2] == ["one\n", "two\n"]
@@ -168,7 +202,9 @@ def test_a_server_of_the_users_own(
         run_tiny(tmp_path, TOOLS, run_name="other", **options | {"model_name": "scripted"})
 
 
-def test_anthropic_models_cache_their_prompts_and_have_a_price(tmp_path: Path, server: ModelServer) -> None:
+def test_anthropic_models_cache_their_prompts_and_have_a_price(
+    tmp_path: Path, server: ModelServer
+) -> None:
     tokens = Tokens(prompt=10_000, completion=100, cached=8000, written=1000)
     script = [act(TOOLS, "ls", tokens=tokens), act(TOOLS, SUBMIT, tokens=tokens)]
     left = run_solo(

@@ -28,13 +28,22 @@ if TYPE_CHECKING:
         ({"agent": {"step_limit": "many"}}, "step_limit: Input should be a valid integer"),
         ({"agent": ["x"]}, "agent: Input should be a valid dictionary"),
         ({"agent": {"output_path": "x.json"}}, r"agent\.output_path cannot be set"),
-        ({"agent": {"system_template": "{{nobody}}"}}, r"agent\.system_template: 'nobody' is undefined"),
+        (
+            {"agent": {"system_template": "{{nobody}}"}},
+            r"agent\.system_template: 'nobody' is undefined",
+        ),
         ({"agent": {"instance_template": "{% if %}"}}, r"agent\.instance_template: "),
         ({"model": {"model_name": "gpt-4o"}}, "named by -m"),
         ({"model": {"model_kwargs": {"stream": True}}}, "stream cannot be set"),
         ({"model": {"litellm_model_registry": "nowhere.json"}}, "no such file"),
-        ({"model": {"observation_template": "{{output.nothing.x}}"}}, r"model\.observation_template"),
-        ({"model": {"action_regex": "("}}, "model.action_regex: Extra inputs|no regular expression"),
+        (
+            {"model": {"observation_template": "{{output.nothing.x}}"}},
+            r"model\.observation_template",
+        ),
+        (
+            {"model": {"action_regex": "("}},
+            "model.action_regex: Extra inputs|no regular expression",
+        ),
         ({"model": {"model_kwargs": {"timeout": "long"}}}, "timeout is no number of seconds"),
         ({"environment": {"env": {"A B": "x"}}}, r"environment\.env\.A B\."),
         ({"environment": {"image": "x"}}, r"environment\.image: Extra inputs are not permitted"),
@@ -42,7 +51,9 @@ if TYPE_CHECKING:
     ],
 )
 @pytest.mark.parametrize("agent", [MiniSweAgent, MiniSweAgentV2])
-def test_a_wrong_file_is_refused(tmp_path: Path, agent: type[MiniSweAgent], content: Any, said: str) -> None:
+def test_a_wrong_file_is_refused(
+    tmp_path: Path, agent: type[MiniSweAgent], content: Any, said: str
+) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match=said) as caught:
@@ -112,7 +123,9 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
         llm.load_litellm()
 
 
-def test_patience_is_a_number(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_is_a_number(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "long")
     with pytest.raises(UserError, match="COOPERBENCH_MODEL_PATIENCE is 'long'"):
         run_solo(tmp_path, server, [])

@@ -50,14 +50,18 @@ def test_what_passes_is_tried_again_and_nobody_else_tries_too(
         error(500, retry_after="0.01"),
         error(503, retry_after="0"),
         Broken(b"<html>no JSON</html>"),
-        Broken(b'{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []}'),
+        Broken(
+            b'{"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": []}'
+        ),
     ]
     left = run_solo(tmp_path, server, [*failures, *solved()])
     record = left.result["agents"]["solo"]
     assert record["status"] == "submitted"
     assert (record["model_calls"], record["steps"], left.result["attempt"]) == (2, 2, 1)
     assert len(server.requests) == len(failures) + 2
-    assert (left.folder / "solo.log").read_text().count("model call failed, again in") == len(failures)
+    assert (left.folder / "solo.log").read_text().count("model call failed, again in") == len(
+        failures
+    )
 
 
 def test_retry_after_is_honoured(tmp_path: Path, server: ModelServer) -> None:
@@ -96,7 +100,19 @@ def test_an_outage_does_not_end_as_the_agents_time_limit(
     monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
     server.script("", lambda _: reply)
     path = write_config(tmp_path / "agent.yaml", server.openai_url)
-    words = ["run", "-n", "r", "-a", f"{TEXT},{TOOLS}", "-m", MODEL, "--agent-config", str(path), "-f", "1,2"]
+    words = [
+        "run",
+        "-n",
+        "r",
+        "-a",
+        f"{TEXT},{TOOLS}",
+        "-m",
+        MODEL,
+        "--agent-config",
+        str(path),
+        "-f",
+        "1,2",
+    ]
     words += ["--backend", "local", "--dataset-dir", str(write_tiny(tmp_path / "data"))]
     words += ["--log-dir", str(tmp_path / "logs"), "--time-limit", "2"]
     assert main(words) == 1
@@ -133,8 +149,14 @@ def test_waiting_for_a_provider_that_fails_is_not_the_agents_time(
             r"does not accept the key: Incorrect API key provided: \[redacted",
         ),
         (error(403), "does not allow it"),
-        (error(404, "The model `scripted` does not exist", code="model_not_found"), "does not have it"),
-        (error(429, "You exceeded your current quota.", code="insufficient_quota"), "account is used up"),
+        (
+            error(404, "The model `scripted` does not exist", code="model_not_found"),
+            "does not have it",
+        ),
+        (
+            error(429, "You exceeded your current quota.", code="insufficient_quota"),
+            "account is used up",
+        ),
         (error(400, "Unknown parameter: 'temprature'"), "refuses the request: .*temprature"),
     ],
 )
@@ -148,7 +170,11 @@ def test_what_no_pair_would_fare_better_with_stops_the_run_with_one_line(
     assert "mini-extra" not in str(caught.value)
     assert len(server.requests) == 1
     assert not list(tmp_path.rglob("result.json"))
-    assert all(KEY not in path.read_text() for path in tmp_path.joinpath("logs").rglob("*") if path.is_file())
+    assert all(
+        KEY not in path.read_text()
+        for path in tmp_path.joinpath("logs").rglob("*")
+        if path.is_file()
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,14 +216,20 @@ def test_how_an_agent_may_end_with_its_work_handed_in(
         (TEXT, say("```bash\nls\n```\n```bash\nls\n```"), "found 2 actions"),
         (TOOLS, say("No call at all."), "No tool calls found"),
         (TOOLS, say("", calls=(ToolCall("fly", {"command": "x"}),)), "Unknown tool 'fly'"),
-        (TOOLS, say("", calls=(ToolCall("bash", "{not JSON"),)), "Error parsing tool call arguments"),
+        (
+            TOOLS,
+            say("", calls=(ToolCall("bash", "{not JSON"),)),
+            "Error parsing tool call arguments",
+        ),
     ],
 )
 def test_a_wrong_form_is_told_to_the_model_and_counts_only_in_a_row(
     tmp_path: Path, server: ModelServer, agent: str, wrong: Answer, told: str
 ) -> None:
     right = act(agent, "true")
-    left = run_solo(tmp_path, server, [wrong, wrong, right, wrong, wrong, right, act(agent, SUBMIT)], agent)
+    left = run_solo(
+        tmp_path, server, [wrong, wrong, right, wrong, wrong, right, act(agent, SUBMIT)], agent
+    )
     record = left.result["agents"]["solo"]
     assert (record["status"], record["model_calls"], record["steps"]) == ("submitted", 7, 3)
     assert told in server.requests[1].last
@@ -209,7 +241,11 @@ def test_the_frameworks_limit_does_not_undercut_the_one_asked_for(
 ) -> None:
     dear = act(TOOLS, "true", tokens=Tokens(2_000_000))
     left = run_solo(
-        tmp_path, server, [dear, act(TOOLS, SUBMIT)], model_name="openai/gpt-4o", cost_limit=cost_limit
+        tmp_path,
+        server,
+        [dear, act(TOOLS, SUBMIT)],
+        model_name="openai/gpt-4o",
+        cost_limit=cost_limit,
     )
     expected = "cost_limit" if cost_limit is None else "submitted"
     assert left.result["agents"]["solo"]["status"] == expected
@@ -235,7 +271,9 @@ def test_a_call_in_flight_does_not_hold_up_the_end(tmp_path: Path, server: Model
 @pytest.mark.parametrize(
     "seen", [ConnectionError("gone"), json.JSONDecodeError("no", "", 0), RuntimeError("odd")]
 )
-def test_an_error_of_no_known_kind_is_an_outage(seen: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_no_known_kind_is_an_outage(
+    seen: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
 
     def call() -> None:

@@ -40,7 +40,9 @@ def _openhands() -> None:
     provide("openhands")
 
 
-def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:
+def play(
+    tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any
+) -> Left:
     path = write_config(
         tmp_path / "openhands.yaml", settings("openhands", server.openai_url) | (config or {})
     )
@@ -104,7 +106,9 @@ def solo(tmp_path: Path, server: ModelServer, script: Any, **options: Any) -> di
     return dict(agents["solo"])
 
 
-def test_models_of_the_responses_api_are_accounted_for_too(tmp_path: Path, server: ModelServer) -> None:
+def test_models_of_the_responses_api_are_accounted_for_too(
+    tmp_path: Path, server: ModelServer
+) -> None:
     script = [call("ls", tool="terminal"), *TONGUES["openhands"].last_words]
     llm = settings("openhands", server.openai_url)["llm"] | {"use_chat_completions_api": False}
     agent = solo(tmp_path, server, script, config={"llm": llm}, model_name="openai/gpt-5-codex")
@@ -128,7 +132,9 @@ def test_a_full_context_is_an_outcome(tmp_path: Path, server: ModelServer) -> No
     )
     # Whatever the SDK leaves out, it stays too much.
     agent = solo(
-        tmp_path, server, lambda _: overflow if len(server.requests) > 1 else call("ls", tool="terminal")
+        tmp_path,
+        server,
+        lambda _: overflow if len(server.requests) > 1 else call("ls", tool="terminal"),
     )
     assert agent["status"] == "context_overflow"
 
@@ -136,7 +142,9 @@ def test_a_full_context_is_an_outcome(tmp_path: Path, server: ModelServer) -> No
 def test_a_refusal_to_answer_is_an_outcome(tmp_path: Path, server: ModelServer) -> None:
     refusal = error(400, "Rejected by our safety system.", code="content_policy_violation")
     agent = solo(
-        tmp_path, server, lambda _: refusal if len(server.requests) > 1 else call("ls", tool="terminal")
+        tmp_path,
+        server,
+        lambda _: refusal if len(server.requests) > 1 else call("ls", tool="terminal"),
     )
     assert (agent["status"], len(server.requests)) == ("content_policy", 4)
 
@@ -153,7 +161,9 @@ def test_a_provider_that_refuses_later_on_is_an_outcome(
     tmp_path: Path, server: ModelServer, reply: Reply, status: str
 ) -> None:
     agent = solo(
-        tmp_path, server, lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal")
+        tmp_path,
+        server,
+        lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal"),
     )
     assert agent["status"] == status
 
@@ -173,7 +183,8 @@ def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
     """The SDK would ask again; what it asks then is the pair's second attempt."""
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
     server.script(
-        "", lambda _: error(500) if len(server.requests) == 1 else TONGUES["openhands"].last_words[0]
+        "",
+        lambda _: error(500) if len(server.requests) == 1 else TONGUES["openhands"].last_words[0],
     )
     llm = settings("openhands", server.openai_url)["llm"] | {"num_retries": 9, "retry_min_wait": 0}
     left = play(tmp_path, server, {"llm": llm}, setting="solo", auto_eval=False)
@@ -206,7 +217,10 @@ def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: Mo
     [
         ({"llm": {"temprature": 0, "api_key": KEY}}, "llm has no setting 'temprature'"),
         ({"tools": ["browser"]}, "tools is a list of terminal, file_editor, task_tracker"),
-        ({"large": {}}, "a mapping with agent, conversation, llm, terminal, tools, and nothing else"),
+        (
+            {"large": {}},
+            "a mapping with agent, conversation, llm, terminal, tools, and nothing else",
+        ),
     ],
 )
 def test_settings_that_are_none_stop_the_run(

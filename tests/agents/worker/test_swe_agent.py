@@ -37,8 +37,12 @@ def _swe_agent() -> None:
     provide("swe_agent")
 
 
-def play(tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any) -> Left:
-    path = write_config(tmp_path / "swe.yaml", settings("swe_agent", server.openai_url) | (config or {}))
+def play(
+    tmp_path: Path, server: ModelServer, config: dict[str, Any] | None = None, **options: Any
+) -> Left:
+    path = write_config(
+        tmp_path / "swe.yaml", settings("swe_agent", server.openai_url) | (config or {})
+    )
     return run_tiny(tmp_path, "swe_agent", agent_config=path, **({"model_name": MODEL} | options))
 
 
@@ -48,7 +52,9 @@ def builder(number: int) -> list[Reply]:
     return [
         call("cd tests && export WORD=kept"),
         call('echo "$WORD in $PWD"'),
-        tongue.edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
+        tongue.edit(
+            command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"
+        ),
         tongue.tell(colleague, "It's line $1"),
         call("sleep 2"),
         *tongue.last_words,
@@ -67,7 +73,9 @@ def test_two_agents_build_and_talk(tmp_path: Path, server: ModelServer) -> None:
     assert "kept in /workspace/repo/tests" in told
     assert "Message from agent2" in told
     assert "It's line $1" in told
-    ran = [step["args"]["command"] for step in left.trajectory()["steps"] if step["action"] == "run"]
+    ran = [
+        step["args"]["command"] for step in left.trajectory()["steps"] if step["action"] == "run"
+    ]
     assert ran[1] == 'echo "$WORD in $PWD"'
     assert list((left.folder / "agent1" / "swe_agent").rglob("*.traj")), "SWE-agent's own record"
 
@@ -98,7 +106,9 @@ def test_commands_as_text(tmp_path: Path, server: ModelServer) -> None:
 
 
 def _short(server: ModelServer) -> dict[str, Any]:
-    return {"agent": {"model": {"api_base": server.openai_url, "api_key": "k", "retry": {"retries": 1}}}}
+    return {
+        "agent": {"model": {"api_base": server.openai_url, "api_key": "k", "retry": {"retries": 1}}}
+    }
 
 
 def test_limits_end_it_and_the_work_is_taken(tmp_path: Path, server: ModelServer) -> None:
@@ -107,7 +117,9 @@ def test_limits_end_it_and_the_work_is_taken(tmp_path: Path, server: ModelServer
     assert agent["patch_bytes"] > 0
 
 
-def test_a_limit_of_its_own_on_calls_is_a_limit_of_steps(tmp_path: Path, server: ModelServer) -> None:
+def test_a_limit_of_its_own_on_calls_is_a_limit_of_steps(
+    tmp_path: Path, server: ModelServer
+) -> None:
     config = settings("swe_agent", server.openai_url)
     config["agent"]["model"]["per_instance_call_limit"] = 3
     agent = solo(tmp_path, server, lambda request: call("ls"), config=config)
@@ -124,7 +136,11 @@ def test_replies_without_an_action_are_an_outcome(tmp_path: Path, server: ModelS
     ("message", "code", "status"),
     [
         ("Rejected by our safety system.", "content_policy_violation", "content_policy"),
-        ("This model's maximum context length is 8192.", "context_length_exceeded", "context_overflow"),
+        (
+            "This model's maximum context length is 8192.",
+            "context_length_exceeded",
+            "context_overflow",
+        ),
     ],
 )
 def test_a_provider_that_does_not_go_on_is_an_outcome(
@@ -141,7 +157,8 @@ def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
     """SWE-agent would ask again; what it asks then is the pair's second attempt."""
     monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
     server.script(
-        "", lambda _: error(500) if len(server.requests) == 1 else TONGUES["swe_agent"].last_words[0]
+        "",
+        lambda _: error(500) if len(server.requests) == 1 else TONGUES["swe_agent"].last_words[0],
     )
     config = settings("swe_agent", server.openai_url)
     config["agent"]["model"]["retry"]["retries"] = 9
@@ -161,7 +178,11 @@ def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> Non
         ({"extends": "nope.yaml"}, "has no config 'nope.yaml' to extend"),
         ({"agent": {"tool": {}}}, r"agent config: agent\.tool"),
         (
-            {"agent": {"tools": {"bundles": [{"path": "tools/registry"}, {"path": "tools/windowed"}]}}},
+            {
+                "agent": {
+                    "tools": {"bundles": [{"path": "tools/registry"}, {"path": "tools/windowed"}]}
+                }
+            },
             "agent config: SWE-agent cannot use it: KeyError: 'WINDOW'",
         ),
     ],

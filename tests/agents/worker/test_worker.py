@@ -56,7 +56,9 @@ def test_the_client_is_a_file_that_older_pythons_read() -> None:
     source = Path(client.__file__).read_text()
     tree = ast.parse(source, feature_version=(3, 9))
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {alias.name for node in imported if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name for node in imported if isinstance(node, ast.Import) for alias in node.names
+    }
     names |= {str(node.module) for node in imported if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
@@ -103,7 +105,12 @@ def test_everything_that_the_client_offers(tmp_path: Path) -> None:
     )
     assert ended(left) == ("gave_up", "no more ideas")
     agent = left.result["agents"]["solo"]
-    assert (agent["steps"], agent["model_calls"], agent["cost"], agent["unpriced_calls"]) == (3, 2, 0.5, 1)
+    assert (agent["steps"], agent["model_calls"], agent["cost"], agent["unpriced_calls"]) == (
+        3,
+        2,
+        0.5,
+        1,
+    )
     by_action = {step["action"]: step for step in left.trajectory("solo")["steps"]}
     assert by_action["reply"]["args"]["content"] == "dear"
     assert "a print of the framework's" in (left.folder / "solo" / "worker.log").read_text()
@@ -142,7 +149,10 @@ def test_time_runs_out_for_an_agent_that_only_thinks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("calls", "said"),
     [
-        ("harness.check_limits(); time.sleep(60)", "has not answered by 1 s after the time limit of 1.5 s"),
+        (
+            "harness.check_limits(); time.sleep(60)",
+            "has not answered by 1 s after the time limit of 1.5 s",
+        ),
         ("while True: harness.check_limits(); time.sleep(0.1)", "has failed for 1 s"),
     ],
     ids=["hangs", "fails"],
@@ -189,7 +199,10 @@ def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Pat
             "ended with exit code 1 in mid-work: out of ideas",
         ),
         ("os.kill(os.getpid(), 9)", "exit code 137"),
-        ("os.write(harness._requests.fileno(), b'Hello there\\n'); time.sleep(60)", "what is no message"),
+        (
+            "os.write(harness._requests.fileno(), b'Hello there\\n'); time.sleep(60)",
+            "what is no message",
+        ),
         ("harness._send({'type': 'dance'}); time.sleep(60)", "unknown type: 'dance'"),
         (
             "import sys; sys.stderr.write('a warning\\n'); harness.failed('infra', 'the provider is down')",
@@ -209,7 +222,10 @@ def test_a_worker_that_says_nothing_or_too_much_is_given_up(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(WorkerAgent, "silence_seconds", 0.5)
-        assert "not been heard of for 0.5 s" in solo(tmp_path, "time.sleep(60)", run_name="q").result["error"]
+        assert (
+            "not been heard of for 0.5 s"
+            in solo(tmp_path, "time.sleep(60)", run_name="q").result["error"]
+        )
     monkeypatch.setattr("cooperbench.agents.worker.worker_process.LINE_BYTES", 100_000)
     flood = "os.write(harness._requests.fileno(), b'x' * 300_000); time.sleep(60)"
     assert "a line of more than" in solo(tmp_path, flood, run_name="f").result["error"]
@@ -217,7 +233,9 @@ def test_a_worker_that_says_nothing_or_too_much_is_given_up(
 
 def test_a_full_disk_costs_only_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cooperbench.agents.worker.worker_process._LOG", "/dev/full")
-    left = solo(tmp_path, "import sys; print('a word', file=sys.stderr); harness.done('submitted', None)")
+    left = solo(
+        tmp_path, "import sys; print('a word', file=sys.stderr); harness.done('submitted', None)"
+    )
     assert left.result["status"] == "completed"
 
 
@@ -229,7 +247,9 @@ def test_what_the_user_must_mend_stops_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("absent", "no file"), ("plain.txt", "chmod"), ("folder", "folder/agent")]
 )
-def test_what_is_no_program_is_said_before_anything_starts(tmp_path: Path, name: str, said: str) -> None:
+def test_what_is_no_program_is_said_before_anything_starts(
+    tmp_path: Path, name: str, said: str
+) -> None:
     (tmp_path / "plain.txt").write_text("no program")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match=said):
@@ -237,7 +257,9 @@ def test_what_is_no_program_is_said_before_anything_starts(tmp_path: Path, name:
     assert not (tmp_path / "logs").exists()
 
 
-def test_secrets_come_in_the_first_message_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_come_in_the_first_message_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-0123456789")
     monkeypatch.setenv("UNRELATED_PASSWORD", "hunter2-hunter2")
     left = solo(
@@ -282,7 +304,9 @@ def test_a_killed_harness_takes_its_workers_along(tmp_path: Path) -> None:
         str(TASK_ID),
     ]
     harness = subprocess.Popen(
-        [sys.executable, "-m", "cooperbench", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "cooperbench", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         _until(lambda: Path(f"{agent}.started").exists())

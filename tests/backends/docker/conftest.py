@@ -26,6 +26,8 @@ def another(docker: DockerBackend) -> Iterator[Callable[..., DockerBackend]]:
 def build_image(backend: DockerBackend, folder: Path, name: str, dockerfile: str) -> str:
     (folder / "Dockerfile").write_text(dockerfile)
     tag = f"cooperbench-test-{name}:1"
-    events = list(backend.engine.api.build(path=str(folder), tag=tag, rm=True, forcerm=True, decode=True))
+    events = list(
+        backend.engine.api.build(path=str(folder), tag=tag, rm=True, forcerm=True, decode=True)
+    )
     assert not any("error" in event for event in events), events[-3:]
     return tag

@@ -51,7 +51,9 @@ def skipped_without_engine() -> Iterator[None]:
 
 
 def cache_folder() -> Path:
-    path = Path(os.environ.get("COOPERBENCH_TEST_CACHE") or "~/.cache/cooperbench-tests").expanduser()
+    path = Path(
+        os.environ.get("COOPERBENCH_TEST_CACHE") or "~/.cache/cooperbench-tests"
+    ).expanduser()
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -129,8 +131,16 @@ def _start_docker(dockerd: str, cache: Path, users: Path) -> str:
         "-p",
         str(folder / "pid"),
     ]
-    watcher = [sys.executable, str(Path(__file__).with_name("watcher.py")), str(users), str(log), str(folder)]
-    subprocess.run([*watcher, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+    watcher = [
+        sys.executable,
+        str(Path(__file__).with_name("watcher.py")),
+        str(users),
+        str(log),
+        str(folder),
+    ]
+    subprocess.run(
+        [*watcher, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True
+    )
     deadline = time.monotonic() + START_SECONDS
     while not _answers(address):
         if time.monotonic() > deadline:
@@ -178,7 +188,11 @@ def podman_storage(folder: Path) -> Iterator[dict[str, str]]:
 
 def _podman_settings(cache: Path, folder: Path) -> dict[str, str]:
     init = next(filter(None, map(shutil.which, ("catatonit", "tini"))), None)
-    lines = ["[containers]", 'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]', "[engine]"]
+    lines = [
+        "[containers]",
+        'default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]',
+        "[engine]",
+    ]
     # What must not outlive a restart of the machine, apart from that of other Podmans here, locks included.
     passing = Path("/run/cooperbench-tests") / hashlib.sha256(str(cache).encode()).hexdigest()[:12]
     lines += [
@@ -192,7 +206,9 @@ def _podman_settings(cache: Path, folder: Path) -> dict[str, str]:
     lines += ['runtime = "runc"'] if shutil.which("runc") else []
     lines += [f'init_path = "{init}"'] if init else []
     (folder / "containers.conf").write_text("\n".join(lines) + "\n")
-    storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{cache}/root"\nrunroot = "{passing}/run"\n'
+    storage = (
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{cache}/root"\nrunroot = "{passing}/run"\n'
+    )
     (folder / "storage.conf").write_text(storage)
     return {
         "CONTAINERS_CONF": str(folder / "containers.conf"),
@@ -223,13 +239,20 @@ def _root_file_system() -> Path:
             raise NoEngine("no base image can be made: debootstrap is not installed")
         root = Path(tempfile.mkdtemp(prefix="debootstrap-", dir=cache))
         try:
-            command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(root)]
+            command = [
+                "debootstrap",
+                "--variant=minbase",
+                f"--include={PACKAGES}",
+                "bookworm",
+                str(root),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise NoEngine(f"debootstrap failed: {done.stdout[-300:]}")
             half = packed.with_suffix(".half")
             subprocess.run(
-                ["tar", "-C", str(root), "--exclude=./var/cache/apt/*", "-cf", str(half), "."], check=True
+                ["tar", "-C", str(root), "--exclude=./var/cache/apt/*", "-cf", str(half), "."],
+                check=True,
             )
             half.rename(packed)
         finally:

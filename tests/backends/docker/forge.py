@@ -70,7 +70,9 @@ def kill(pid: int) -> None:
 
 
 def main(name: str) -> None:
-    attack = {"memory": memory, "trace": trace, "rewrite": rewrite, "answer": answer, "kill": kill}[name]
+    attack = {"memory": memory, "trace": trace, "rewrite": rewrite, "answer": answer, "kill": kill}[
+        name
+    ]
     if attack in (memory, trace):
         with subprocess.Popen(["bash", "-c", "read -r line; exit 9"], stdin=subprocess.PIPE) as own:
             time.sleep(0.5)

@@ -82,7 +82,9 @@ def test_frameworks_work_in_containers(
         server.script("You are agent1", framework_script(name, 1, "agent2", first, second))
         server.script("You are agent2", framework_script(name, 2, "agent1", second, first))
         config = write_settings(tmp_path / "agent.yaml", settings(name, server.openai_url))
-        folder = in_containers(tmp_path, monkeypatch, base_image, agent=name, agent_config=str(config))
+        folder = in_containers(
+            tmp_path, monkeypatch, base_image, agent=name, agent_config=str(config)
+        )
         told = json.dumps(server.requests_of("You are agent1")[-1].messages)
     assert "kept in /workspace/repo" in told
     assert "eth0" not in told, "no network"
@@ -114,7 +116,9 @@ def test_command_line_agents_work_in_containers(
         )
         told = json.dumps([request.messages for request in server.requests])
     agents = json.loads((folder / "result.json").read_text())["agents"].values()
-    assert {(agent["status"], *agent["files_changed"]) for agent in agents} == {("submitted", "app.txt")}
+    assert {(agent["status"], *agent["files_changed"]) for agent in agents} == {
+        ("submitted", "app.txt")
+    }
     assert "eth0" not in told, "no network"
 
 
@@ -128,10 +132,14 @@ def test_an_image_without_the_libraries_of_their_programs_is_one_line(
     with ModelServer() as server:
         config = write_settings(tmp_path / "agent.yaml", settings("codex", server.openai_url))
         with pytest.raises(UserError, match=r"an image with glibc 2.28 .*libstdc\+\+\.so"):
-            in_containers(tmp_path, monkeypatch, base_image, agent="codex", agent_config=str(config))
+            in_containers(
+                tmp_path, monkeypatch, base_image, agent="codex", agent_config=str(config)
+            )
 
 
-def in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_image: str, **options: Any) -> Path:
+def in_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_image: str, **options: Any
+) -> Path:
     """Two agents on a pair that both of them solve; its folder."""
     monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base_image}")
     if not (tmp_path / "dataset").exists():
@@ -153,7 +161,9 @@ def test_models_work_together_in_containers(
         server.script("You are agent1", script(1, "agent2"))
         server.script("You are agent2", script(2, "agent1"))
         config = write_config(tmp_path / "agent.yaml", server.openai_url)
-        folder = in_containers(tmp_path, monkeypatch, base_image, agent=TOOLS, agent_config=str(config))
+        folder = in_containers(
+            tmp_path, monkeypatch, base_image, agent=TOOLS, agent_config=str(config)
+        )
         told = json.dumps([request.messages for request in server.requests])
     agents = json.loads((folder / "result.json").read_text())["agents"]
     assert {agent["status"] for agent in agents.values()} == {"submitted"}

@@ -26,7 +26,9 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[
 
 
 @pytest.fixture
-def dataset(base_image: str, worker_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def dataset(
+    base_image: str, worker_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base_image}")
     monkeypatch.setenv(
         "COOPERBENCH_IMAGE_TEMPLATE", f"cooperbench-test-cli-{worker_name}/{{repo}}:{{task_id}}"
@@ -35,7 +37,9 @@ def dataset(base_image: str, worker_name: str, tmp_path: Path, monkeypatch: pyte
     return str(tmp_path)
 
 
-def test_the_way_of_an_image(docker: DockerBackend, dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_way_of_an_image(
+    docker: DockerBackend, dataset: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     selection = ("--dataset-dir", dataset, "-r", "tiny_task", "-t", "7")
     code, listed, _ = command(capsys, "list", *selection)
     assert (code, [row["present"] for row in listed["images"]]) == (0, [False])

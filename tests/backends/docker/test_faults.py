@@ -104,7 +104,9 @@ def test_podman_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_no_permission() -> None:
-    error = cannot_connect(PermissionError(13, "Permission denied"), "unix:///run/docker.sock", "Docker")
+    error = cannot_connect(
+        PermissionError(13, "Permission denied"), "unix:///run/docker.sock", "Docker"
+    )
     assert "usermod -aG docker" in str(error)
 
 
@@ -142,7 +144,11 @@ def test_an_unknown_context(monkeypatch: pytest.MonkeyPatch) -> None:
         ("write /var/lib/docker: no space left on device", UserError, "docker system prune -a"),
         ("the --mount option requires BuildKit", UserError, "needs BuildKit"),
         ("container abc is not running", NotThere, "not running"),
-        ("container abc does not exist in database: no such container", NotThere, "no such container"),
+        (
+            "container abc does not exist in database: no such container",
+            NotThere,
+            "no such container",
+        ),
         ("something unheard of", InfraError, "something unheard of"),
     ],
 )
@@ -160,13 +166,15 @@ def test_without_the_package_the_extra_is_named() -> None:
         "try:\n    get_backend('docker').create_sandbox('any')\n"
         "except UserError as error:\n    print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "pip install 'cooperbench[docker]'" in said
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
-    code = (
-        "import sys, cooperbench.backends.docker; print('docker' in sys.modules, 'requests' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    code = "import sys, cooperbench.backends.docker; print('docker' in sys.modules, 'requests' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert said.split() == ["False", "False"]

@@ -33,7 +33,9 @@ def test_images_are_found_with_asserts_switched_off(docker: DockerBackend, base_
     assert said.strip() == base_image
 
 
-def test_an_image_is_built_once_and_agents_find_no_history(docker: DockerBackend, tmp_path: Path) -> None:
+def test_an_image_is_built_once_and_agents_find_no_history(
+    docker: DockerBackend, tmp_path: Path
+) -> None:
     task = write_buildable(tmp_path, DOCKERFILE + "RUN echo once >/once\n")
     said: list[str] = []
     image = docker.prepare(task, said.append)
@@ -122,7 +124,9 @@ def test_an_image_without_a_tool_that_agents_need(
 ) -> None:
     task = write_buildable(tmp_path, DOCKERFILE + f"RUN rm {path}\n")
     name = docker.images.names_of(task)[0]
-    with pytest.raises(UserError, match=f"^the image {name} cannot be used: {tool} is missing; tasks need"):
+    with pytest.raises(
+        UserError, match=f"^the image {name} cannot be used: {tool} is missing; tasks need"
+    ):
         docker.prepare(task)
 
 

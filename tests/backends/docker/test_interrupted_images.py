@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 PHASE_SECONDS = 120.0
 
 
-def start(folder: Path, dockerfile: str, command: str = "run", **variables: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, dockerfile: str, command: str = "run", **variables: str
+) -> subprocess.Popen[str]:
     folder.mkdir()
     run = Harness(folder)
     write_buildable(folder / "buildable", dockerfile)
@@ -35,7 +37,9 @@ def start(folder: Path, dockerfile: str, command: str = "run", **variables: str)
     return run.start(**variables)
 
 
-def wait_until(what: Callable[[], object], processes: list[subprocess.Popen[str]] | None = None) -> None:
+def wait_until(
+    what: Callable[[], object], processes: list[subprocess.Popen[str]] | None = None
+) -> None:
     deadline = time.monotonic() + PHASE_SECONDS
     while not what():
         for process in processes or []:

@@ -36,7 +36,9 @@ def test_an_exit_code_cannot_be_forged(sandbox: DockerSandbox, attack: str) -> N
     if attack in ("memory", "trace") and platform.machine() != "x86_64":
         pytest.skip("the attack is written for another processor")
     sandbox.write_file("/forge.py", Path(__file__).with_name("forge.py").read_bytes())
-    sandbox.write_file(RUNNER, b"#!/bin/bash\npython3 /forge.py %s\necho end\nexit 3\n" % attack.encode())
+    sandbox.write_file(
+        RUNNER, b"#!/bin/bash\npython3 /forge.py %s\necho end\nexit 3\n" % attack.encode()
+    )
     run = run_tests(sandbox, b"", None, 60)
     assert run.exit_code == (1 if attack == "kill" else 3), run.output
     if attack in ("memory", "trace"):
@@ -93,7 +95,8 @@ def test_files_of_a_judged_command_arrive_whole(sandbox: DockerSandbox) -> None:
     sandbox.write_file("empty", b"")
     sandbox.write_file("/tool", b"#!/bin/sh\necho tool\n", 0o755)
     result = sandbox.run_last(
-        ["sh", "-c", "/tool && sha256sum '/new folder/it'*; stat -c %s /empty; cat"], timeout_seconds=60
+        ["sh", "-c", "/tool && sha256sum '/new folder/it'*; stat -c %s /empty; cat"],
+        timeout_seconds=60,
     )
     digest = hashlib.sha256(large).hexdigest()
     assert result.stdout_read() == f"tool\n{digest}  /new folder/it's.bin\n0\n"

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def names(engine: Engine, **labels: str) -> set[str]:
     filters = {"label": [f"{name}={value}" for name, value in labels.items()]} if labels else {}
-    return {found["Names"][0].lstrip("/") for found in engine.api.containers(all=True, filters=filters)}
+    return {
+        found["Names"][0].lstrip("/") for found in engine.api.containers(all=True, filters=filters)
+    }
 
 
 def start_harness(image: str) -> tuple[subprocess.Popen[str], list[str]]:
@@ -45,7 +47,9 @@ def end_harness(process: subprocess.Popen[str], number: int) -> int:
 @pytest.fixture
 def foreign(docker: DockerBackend, base_image: str) -> Iterator[str]:
     """A container of somebody else's: not labelled by us."""
-    made = docker.engine.api.create_container(base_image, ["sleep", "300"], labels={"somebody": "else"})
+    made = docker.engine.api.create_container(
+        base_image, ["sleep", "300"], labels={"somebody": "else"}
+    )
     docker.engine.api.start(made["Id"])
     yield docker.engine.api.inspect_container(made["Id"])["Name"].lstrip("/")
     docker.engine.api.remove_container(made["Id"], force=True)
@@ -62,7 +66,9 @@ def test_what_a_killed_harness_left_is_removed_at_the_next_start(
     assert not set(sandboxes) & names(docker.engine)
     assert {mine.container, foreign} <= names(docker.engine)
     session = sandboxes[0].rpartition("-")[0]
-    assert not [found for found in docker.engine.api.networks() if found["Name"].startswith(session)]
+    assert not [
+        found for found in docker.engine.api.networks() if found["Name"].startswith(session)
+    ]
     mine.terminate()
 
 
@@ -73,7 +79,9 @@ def test_the_command_clean_does_the_same(docker: DockerBackend, base_image: str)
     assert not set(sandboxes) & names(docker.engine)
 
 
-def test_the_sandboxes_of_a_killed_harness_end_by_themselves(docker: DockerBackend, base_image: str) -> None:
+def test_the_sandboxes_of_a_killed_harness_end_by_themselves(
+    docker: DockerBackend, base_image: str
+) -> None:
     """Long before their time is over: the line to the harness has ended."""
     process, sandboxes = start_harness(base_image)
     end_harness(process, signal.SIGKILL)

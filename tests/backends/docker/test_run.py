@@ -23,7 +23,8 @@ def verdicts(logs: Path) -> dict[str, Any]:
     for path in sorted(logs.rglob("eval.json")):
         record = json.loads(path.read_text())
         counts = [
-            record["merged"][key] for key in ("tests_passed", "tests_failed", "merge_status", "strategy")
+            record["merged"][key]
+            for key in ("tests_passed", "tests_failed", "merge_status", "strategy")
         ]
         found[path.parent.name] = [*(record[key] for key in _VERDICT), *counts]
     return found
@@ -49,4 +50,6 @@ def test_the_oracle_gets_the_same_verdicts_as_locally(
     assert mine == local
     result = json.loads((tmp_path / "logs/docker/coop/tiny_task/7/f1_f2/result.json").read_text())
     assert result["image_digest"].startswith("sha256:")
-    assert docker.engine.api.containers(all=True, filters={"label": ["cooperbench.run=docker"]}) == []
+    assert (
+        docker.engine.api.containers(all=True, filters={"label": ["cooperbench.run=docker"]}) == []
+    )

@@ -211,7 +211,9 @@ def test_a_sandbox_that_is_destroyed_from_inside(sandbox: DockerSandbox, deed: s
         sandbox.run(["true"])
 
 
-def test_a_command_that_stops_everything_is_timed_out(sandbox: DockerSandbox, engine_kind: str) -> None:
+def test_a_command_that_stops_everything_is_timed_out(
+    sandbox: DockerSandbox, engine_kind: str
+) -> None:
     if engine_kind != "docker":
         pytest.skip("takes long, and is the same on both engines")
     result = sandbox.run(["sh", "-c", "kill -STOP -1"], timeout_seconds=1)
@@ -228,16 +230,22 @@ def test_a_sandbox_whose_supervisor_dies_of_its_memory(
         sandbox.run(["bash", "-c", script])
 
 
-def test_a_command_that_runs_out_of_memory(another: Callable[..., DockerBackend], base_image: str) -> None:
+def test_a_command_that_runs_out_of_memory(
+    another: Callable[..., DockerBackend], base_image: str
+) -> None:
     sandbox = another(memory="64m").create_sandbox(base_image)
     result = sandbox.run(["python3", "-c", "bytearray(400_000_000)"])
     assert result.returncode == 137
     assert sandbox.run(["echo", "alive"]).stdout == b"alive\n"
 
 
-def test_the_number_of_processes_is_limited(another: Callable[..., DockerBackend], base_image: str) -> None:
+def test_the_number_of_processes_is_limited(
+    another: Callable[..., DockerBackend], base_image: str
+) -> None:
     sandbox = another(pids_limit=40).create_sandbox(base_image)
-    result = sandbox.run(["sh", "-c", "for i in $(seq 100); do sleep 30 & done; wait"], timeout_seconds=10)
+    result = sandbox.run(
+        ["sh", "-c", "for i in $(seq 100); do sleep 30 & done; wait"], timeout_seconds=10
+    )
     assert b"fork" in result.stderr.lower()
 
 
@@ -263,7 +271,8 @@ for name in ("localhost", "127.0.0.1", socket.gethostname()):
 
 def test_privileges_are_few_and_cannot_grow(sandbox: DockerSandbox) -> None:
     status = dict(
-        line.split(":\t", 1) for line in sandbox.run(["cat", "/proc/self/status"]).stdout_read().splitlines()
+        line.split(":\t", 1)
+        for line in sandbox.run(["cat", "/proc/self/status"]).stdout_read().splitlines()
     )
     assert status["NoNewPrivs"] == "1"
     # CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID NET_BIND_SERVICE
@@ -278,7 +287,9 @@ def test_commands_of_ours_are_found_first(sandbox: DockerSandbox) -> None:
 
 
 def test_labels_tell_whose_it_is(docker: DockerBackend, base_image: str) -> None:
-    options = SandboxOptions("agent", "none", {"run": "my run", "pair": "a/task1 f1_f2", "agent": "agent1"})
+    options = SandboxOptions(
+        "agent", "none", {"run": "my run", "pair": "a/task1 f1_f2", "agent": "agent1"}
+    )
     sandbox = docker.create_sandbox(base_image, options=options)
     labels = docker.engine.api.inspect_container(sandbox.container)["Config"]["Labels"]
     sandbox.terminate()
@@ -302,21 +313,27 @@ def test_streams_talk_and_end_with_all_their_processes(sandbox: DockerSandbox) -
 
 def test_mounts(another: Callable[..., DockerBackend], base_image: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("from outside")
-    sandbox = another(mounts=[f"{tmp_path}:/mnt/a", f"{tmp_path}:/mnt/b:rw"]).create_sandbox(base_image)
+    sandbox = another(mounts=[f"{tmp_path}:/mnt/a", f"{tmp_path}:/mnt/b:rw"]).create_sandbox(
+        base_image
+    )
     assert sandbox.read_file("/mnt/a/file") == b"from outside"
     assert sandbox.run(["touch", "/mnt/a/new"]).returncode != 0
     assert sandbox.run(["touch", "/mnt/b/new"]).returncode == 0
     assert (tmp_path / "new").exists()
 
 
-def test_a_mount_of_nothing(another: Callable[..., DockerBackend], base_image: str, tmp_path: Path) -> None:
+def test_a_mount_of_nothing(
+    another: Callable[..., DockerBackend], base_image: str, tmp_path: Path
+) -> None:
     mounted = another(mounts=[f"{tmp_path}/not-there:/mnt/a"])
     with pytest.raises(UserError, match=r"not-there.*mount's source"):
         mounted.create_sandbox(base_image)
 
 
 def test_an_image_that_is_not_there(docker: DockerBackend) -> None:
-    with pytest.raises(UserError, match=r"there is no image nobody/has:this; get it: (docker|podman) pull"):
+    with pytest.raises(
+        UserError, match=r"there is no image nobody/has:this; get it: (docker|podman) pull"
+    ):
         docker.create_sandbox("nobody/has:this")
 
 
@@ -327,8 +344,12 @@ def test_an_image_without_sh(docker: DockerBackend, base_image: str, tmp_path: P
         docker.create_sandbox(image)
 
 
-def test_an_image_that_runs_as_another_user(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
-    image = build_image(docker, tmp_path, "user", f"FROM {base_image}\nRUN useradd -m worker\nUSER worker\n")
+def test_an_image_that_runs_as_another_user(
+    docker: DockerBackend, base_image: str, tmp_path: Path
+) -> None:
+    image = build_image(
+        docker, tmp_path, "user", f"FROM {base_image}\nRUN useradd -m worker\nUSER worker\n"
+    )
     sandbox = docker.create_sandbox(image, workdir="/home/worker")
     sandbox.write_file("/patches/a.patch", b"content")
     assert sandbox.run(["sh", "-c", "id -un; cat /patches/a.patch"]).stdout == b"worker\ncontent"
@@ -359,5 +380,7 @@ def test_closing_the_backend_ends_everything(docker: DockerBackend, base_image: 
     assert docker.engine.api.networks(filters={"label": [label]}) == []
 
 
-def test_programs_are_shown_read_only(docker: DockerBackend, base_image: str, tmp_path: Path) -> None:
+def test_programs_are_shown_read_only(
+    docker: DockerBackend, base_image: str, tmp_path: Path
+) -> None:
     check_programs(docker, base_image, tmp_path / "programs")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from cooperbench.backends.docker.sandbox import CHANNEL_ENDED, ContainerStream
 
-_frames = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=50)), max_size=10)
+_frames = st.lists(
+    st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=50)), max_size=10
+)
 
 
 def pack(source: int, data: bytes) -> bytes:
@@ -57,7 +59,9 @@ def test_stdout_and_stderr_are_apart(ends: tuple[ContainerStream, socket.socket]
     stream.close()
 
 
-def test_a_mark_on_stderr_is_the_end_but_loses_nothing(ends: tuple[ContainerStream, socket.socket]) -> None:
+def test_a_mark_on_stderr_is_the_end_but_loses_nothing(
+    ends: tuple[ContainerStream, socket.socket],
+) -> None:
     stream, other = ends
     other.sendall(pack(2, CHANNEL_ENDED) + pack(1, b"overtaken"))
     assert stream.receive(soon()) == b"overtaken"
@@ -95,7 +99,9 @@ def test_large_data_is_sent_while_another_thread_receives(
     other.close()
 
 
-def test_closing_wakes_up_a_thread_that_receives(ends: tuple[ContainerStream, socket.socket]) -> None:
+def test_closing_wakes_up_a_thread_that_receives(
+    ends: tuple[ContainerStream, socket.socket],
+) -> None:
     stream, other = ends
     received: list[bytes] = []
     reading = threading.Thread(target=lambda: received.append(stream.receive(soon())))

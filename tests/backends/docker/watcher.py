@@ -36,7 +36,9 @@ def main(users_lock: str, log: str, folder: str, *command: str) -> None:
 def _mounted_in(folder: str) -> list[str]:
     """What an engine that has ended leaves there, such as its network namespace; the innermost first."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    return [place for line in reversed(mounts) if (place := line.split()[1]).startswith(f"{folder}/")]
+    return [
+        place for line in reversed(mounts) if (place := line.split()[1]).startswith(f"{folder}/")
+    ]
 
 
 if __name__ == "__main__":

@@ -110,16 +110,24 @@ class Experiment:
 
     def evaluations(self) -> dict[str, Any]:
         """What lies on disk, without what no two evaluations have in common."""
-        found = {pair.label: read_json(self.paths.pair(pair, "coop").evaluation) for pair in self.pairs}
+        found = {
+            pair.label: read_json(self.paths.pair(pair, "coop").evaluation) for pair in self.pairs
+        }
         return {label: _timeless(record) for label, record in found.items() if record is not None}
 
     def files(self) -> dict[str, bytes]:
         """What else an evaluation leaves: the merged patches and what tests printed."""
         folders = [self.paths.pair(pair, "coop").folder for pair in self.pairs]
         paths = [
-            path for folder in folders for path in (folder / "merged.patch", *folder.glob("tests/*.txt"))
+            path
+            for folder in folders
+            for path in (folder / "merged.patch", *folder.glob("tests/*.txt"))
         ]
-        return {str(path.relative_to(self.paths.root)): path.read_bytes() for path in paths if path.is_file()}
+        return {
+            str(path.relative_to(self.paths.root)): path.read_bytes()
+            for path in paths
+            if path.is_file()
+        }
 
 
 def _timeless(value: Any) -> Any:

@@ -62,7 +62,11 @@ class LocalProcess:
     """A container of a task as a process on this machine."""
 
     def __init__(
-        self, container: dict[str, Any], environment: dict[str, str], log: Path, mounts: dict[str, Path]
+        self,
+        container: dict[str, Any],
+        environment: dict[str, str],
+        log: Path,
+        mounts: dict[str, Path],
     ) -> None:
         def there(text: str) -> str:
             for path, folder in mounts.items():
@@ -102,7 +106,11 @@ class Task:
     def tell(self, state: str, code: int | None = None) -> None:
         """As Batch words it."""
         words = f"Task state is updated from {self.state} to {state}"
-        event: dict[str, Any] = {"type": "STATUS_CHANGED", "taskState": state, "eventTime": utc_now()}
+        event: dict[str, Any] = {
+            "type": "STATUS_CHANGED",
+            "taskState": state,
+            "eventTime": utc_now(),
+        }
         if code is not None:
             words, event["taskExecution"] = f"{words} with exit code {code}", {"exitCode": code}
         self.state = state
@@ -213,11 +221,15 @@ class Job:
             "BATCH_TASK_RETRY_ATTEMPT": str(attempt),
         }
         log = self.service.folder / f"{self.name.rpartition('/')[2]}-{task.index}-{attempt}.log"
-        process = self.service.launch(container, environment, log, {volume["mountPath"]: mount.folder})
+        process = self.service.launch(
+            container, environment, log, {volume["mountPath"]: mount.folder}
+        )
         with self._lock:
             task.process = process
             task.tell("RUNNING")
-            self.most_at_once = max(self.most_at_once, sum(other.state == "RUNNING" for other in self.tasks))
+            self.most_at_once = max(
+                self.most_at_once, sum(other.state == "RUNNING" for other in self.tasks)
+            )
         if fate == "preempt":
             time.sleep(0.3)
             process.kill()
@@ -238,13 +250,17 @@ class Mount:
         self._prefix = remote_path.partition("/")[2]
         self.folder = Path(tempfile.mkdtemp(prefix="mount-", dir=machine))
         for blob in bucket.list_blobs(prefix=f"{self._prefix}/"):
-            (self.folder / blob.name.removeprefix(f"{self._prefix}/")).write_bytes(blob.download_as_bytes())
+            (self.folder / blob.name.removeprefix(f"{self._prefix}/")).write_bytes(
+                blob.download_as_bytes()
+            )
         self._before = {path: path.stat().st_mtime_ns for path in self.folder.iterdir()}
 
     def upload(self) -> None:
         for path in self.folder.iterdir():
             if self._before.get(path) != path.stat().st_mtime_ns:
-                self._bucket.blob(f"{self._prefix}/{path.name}").upload_from_string(path.read_bytes())
+                self._bucket.blob(f"{self._prefix}/{path.name}").upload_from_string(
+                    path.read_bytes()
+                )
 
 
 class BatchServer:
@@ -260,7 +276,9 @@ class BatchServer:
         self.refusal: Refused | None = None
         self.outages = 0
         """How many of the next questions are not answered."""
-        self.launch: Callable[[dict[str, Any], dict[str, str], Path, dict[str, Path]], Running] = LocalProcess
+        self.launch: Callable[[dict[str, Any], dict[str, str], Path, dict[str, Path]], Running] = (
+            LocalProcess
+        )
         self.fate: Callable[[Task, int], str] = lambda task, attempt: "run"
         handler = type("Handler", (_Handler,), {"service": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -298,7 +316,9 @@ class BatchServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def create(self, project: str, region: str, job_id: str, spec: dict[str, Any]) -> dict[str, Any]:
+    def create(
+        self, project: str, region: str, job_id: str, spec: dict[str, Any]
+    ) -> dict[str, Any]:
         if self.refusal is not None:
             raise self.refusal
         name = f"projects/{project}/locations/{region}/jobs/{job_id}"
@@ -329,10 +349,13 @@ class BatchServer:
         problems = {
             "job_id": not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", job_id),
             "only one task group is supported": len(groups) != 1,
-            "parallelism": not 0 < int(groups[0]["parallelism"]) <= len(groups[0]["taskEnvironments"]),
+            "parallelism": not 0
+            < int(groups[0]["parallelism"])
+            <= len(groups[0]["taskEnvironments"]),
             "max_retry_count": not 0 <= int(groups[0]["taskSpec"].get("maxRetryCount", 0)) <= 10,
             "labels": not all(
-                _LABEL.fullmatch(name) and _LABEL_VALUE.fullmatch(text) for name, text in labels.items()
+                _LABEL.fullmatch(name) and _LABEL_VALUE.fullmatch(text)
+                for name, text in labels.items()
             ),
         }
         for problem, there in problems.items():
@@ -359,7 +382,9 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(500, "INTERNAL", "Internal error encountered")
             if place["rest"].endswith("/taskGroups/group0/tasks"):
                 return {
-                    "tasks": self.service.find(self._name(place, "/taskGroups/group0/tasks")).tasks_json()
+                    "tasks": self.service.find(
+                        self._name(place, "/taskGroups/group0/tasks")
+                    ).tasks_json()
                 }
             if not place["rest"]:
                 return {"jobs": [job.to_json() for job in self.service.jobs.values()]}
@@ -377,7 +402,9 @@ class _Handler(BaseHTTPRequestHandler):
         job_id = place["rest"].removesuffix(ending).strip("/")
         return f"projects/{place['project']}/locations/{place['region']}/jobs/{job_id}"
 
-    def _answer(self, work: Callable[[dict[str, str], dict[str, list[str]]], dict[str, Any]]) -> None:
+    def _answer(
+        self, work: Callable[[dict[str, str], dict[str, list[str]]], dict[str, Any]]
+    ) -> None:
         parts = urlsplit(self.path)
         match = re.fullmatch(_PLACE + r"(?P<rest>.*)", parts.path)
         try:

@@ -34,7 +34,11 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.body = {
-            "error": {"code": status, "message": message, "errors": [{"reason": reason, "message": message}]}
+            "error": {
+                "code": status,
+                "message": message,
+                "errors": [{"reason": reason, "message": message}],
+            }
         }
 
 
@@ -212,14 +216,18 @@ class ComputeServer:
             raise Refused(403, "Rate Limit Exceeded", "rateLimitExceeded")
         if not vm.attributes:
             raise Refused(
-                404, "The resource 'cooperbench/' of type 'Guest Attribute' was not found.", "notFound"
+                404,
+                "The resource 'cooperbench/' of type 'Guest Attribute' was not found.",
+                "notFound",
             )
         told = dict(vm.attributes)
         if self.spoil_host_key and "host-key" in told:
             told["host-key"] = (
                 "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJK3Q4hPLuF0hFpVv0vBqGcQ0a3tTqHk0uZyW3mDqXyZ"
             )
-        items = [{"namespace": "cooperbench", "key": key, "value": value} for key, value in told.items()]
+        items = [
+            {"namespace": "cooperbench", "key": key, "value": value} for key, value in told.items()
+        ]
         return {"queryPath": "cooperbench/", "queryValue": {"items": items}}
 
     def _listed(self, wanted: str) -> dict[str, Any]:
@@ -275,7 +283,9 @@ def _serve_metadata(vm: Vm) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             name = self.path.removeprefix(f"{METADATA}/attributes/")
             vm.asked[name] += 1
-            found = vm.metadata.get(name) if self.headers.get("Metadata-Flavor") == "Google" else None
+            found = (
+                vm.metadata.get(name) if self.headers.get("Metadata-Flavor") == "Google" else None
+            )
             data = (found or "").encode()
             self.send_response(200 if found is not None else 404)
             self.send_header("Content-Length", str(len(data)))
@@ -284,7 +294,9 @@ def _serve_metadata(vm: Vm) -> ThreadingHTTPServer:
 
         def do_PUT(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            vm.attributes[self.path.removeprefix(f"{METADATA}/guest-attributes/cooperbench/")] = data
+            vm.attributes[self.path.removeprefix(f"{METADATA}/guest-attributes/cooperbench/")] = (
+                data
+            )
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()

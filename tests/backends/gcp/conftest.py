@@ -135,7 +135,12 @@ def build_vm_image(engine: Engine, base: str, folder: Path) -> None:
     (folder / "Dockerfile").write_text(_DOCKERFILE.format(base=base))
     for nocache in (False, True):
         # Another process may remove what the engine finds in its cache while it builds.
-        options: dict[str, Any] = {"rm": True, "forcerm": True, "decode": True, "network_mode": "host"}
+        options: dict[str, Any] = {
+            "rm": True,
+            "forcerm": True,
+            "decode": True,
+            "network_mode": "host",
+        }
         events = list(engine.api.build(path=str(folder), tag=_VM_IMAGE, nocache=nocache, **options))
         if not any("error" in event for event in events):
             return

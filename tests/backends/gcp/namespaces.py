@@ -66,7 +66,9 @@ listening = [socket.create_server((address, int(port))) for address, port in pla
 print("there", flush=True)
 sys.stdin.read()
 """
-_TRY = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).getpeername()"
+_TRY = (
+    "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).getpeername()"
+)
 """Asked for its peer too: now and then Python takes a connection that was rejected for one that was made."""
 _NEW_NETWORK = 0x40000000
 
@@ -94,7 +96,10 @@ class Site:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -150,7 +155,9 @@ class Site:
 
     def _add(self, space: str, process: int | None = None) -> None:
         self._spaces.append(space)
-        self.ip(["netns", "add", space] if process is None else ["netns", "attach", space, str(process)])
+        self.ip(
+            ["netns", "add", space] if process is None else ["netns", "attach", space, str(process)]
+        )
         self._made.callback(self.ip, ["netns", "del", space], check=False)
 
     def _lay(self, layout: str) -> None:

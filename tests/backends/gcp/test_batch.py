@@ -103,14 +103,26 @@ def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
     assert there.evaluations() == here.evaluations()
     assert there.files() == here.files()
     found = there.evaluations()
-    assert [record["status"] for record in found.values()] == ["completed"] * 3 + ["error", "completed"]
-    assert [record.get("overall_success") for record in found.values()] == [False, True, False, None, True]
+    assert [record["status"] for record in found.values()] == ["completed"] * 3 + [
+        "error",
+        "completed",
+    ]
+    assert [record.get("overall_success") for record in found.values()] == [
+        False,
+        True,
+        False,
+        None,
+        True,
+    ]
     (job,) = cloud.batch.created
     assert [task.exit_codes for task in job.tasks] == [[0], [0], [0], [0], [PREEMPTED, 0]]
     assert 1 < job.most_at_once <= 3
     (machines,) = job.spec["allocationPolicy"]["instances"]
     assert machines["policy"]["machineType"] == "e2-standard-8"
-    assert (job.spec["labels"]["cooperbench"], job.spec["labels"]["cooperbench-run"]) == ("1", "there")
+    assert (job.spec["labels"]["cooperbench"], job.spec["labels"]["cooperbench-run"]) == (
+        "1",
+        "there",
+    )
     assert_nothing_left(cloud, there)
 
 
@@ -172,7 +184,10 @@ def test_a_killed_harness_finds_its_job_again(
     judge(there)
     output = capsys.readouterr().out
     assert "Found 1 job of an earlier call" in output
-    assert f"Batch job {job.name.rpartition('/')[2]}: 3 pairs, 3 tasks at once, on e2-standard-8" in output
+    assert (
+        f"Batch job {job.name.rpartition('/')[2]}: 3 pairs, 3 tasks at once, on e2-standard-8"
+        in output
+    )
     assert cloud.batch.created == [job]
     judge(here, "local")
     assert there.evaluations() == here.evaluations()
@@ -210,12 +225,16 @@ def test_all_settings_of_a_run_are_one_job(cloud: Cloud, tmp_path: Path) -> None
     assert len(job.tasks) == 2
     assert there.evaluations() == here.evaluations()
     records = [read_json(one.paths.pair(one.pairs[0], "team").evaluation) for one in (there, here)]
-    verdicts = [record and (record["overall_success"], record["integrated_by_lead"]) for record in records]
+    verdicts = [
+        record and (record["overall_success"], record["integrated_by_lead"]) for record in records
+    ]
     assert verdicts == [(True, False)] * 2
     assert_nothing_left(cloud, there)
 
 
-def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(cloud: Cloud, tmp_path: Path) -> None:
+def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(
+    cloud: Cloud, tmp_path: Path
+) -> None:
     there, _ = make_both(tmp_path)
     cloud.batch.fate = lambda task, attempt: "run" if task.index == 0 else "never"
     harness = start_harness(there, cloud, tmp_path / "cache")
@@ -382,7 +401,9 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machine(tmp_path: Path) -> None:
+def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machine(
+    tmp_path: Path,
+) -> None:
     """What a task runs first, tried in the kernel; each task of a machine does so."""
     there, _ = make_both(tmp_path)
     settings = read_settings(project="some-project", region="europe-west4", bucket="some-bucket")
@@ -396,7 +417,9 @@ def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machin
             for _ in range(2):
                 script = group.task_spec.runnables[0].script.text
                 place.ip(["netns", "exec", "machine", "bash", "-c", script])
-            rules = place.ip(["netns", "exec", "machine", "iptables", "-t", "mangle", "-S", "PREROUTING"])
+            rules = place.ip(
+                ["netns", "exec", "machine", "iptables", "-t", "mangle", "-S", "PREROUTING"]
+            )
             assert rules.stdout.count("-A PREROUTING") == 1
             assert place.reached("container", PLACES) == ALLOWED_PLACES
             assert place.reached("machine", PLACES) == PLACES

@@ -58,7 +58,8 @@ class Container:
                 if name.startswith(("COOPERBENCH_", "BATCH_"))
             },
             host_config=self._api.create_host_config(
-                binds=[f"{host[source]}:{target}" for source, target in volumes.items()], network_mode="host"
+                binds=[f"{host[source]}:{target}" for source, target in volumes.items()],
+                network_mode="host",
             ),
         )["Id"]
         self._api.start(self._id)
@@ -99,19 +100,25 @@ def test_a_task_in_a_container_judges_in_containers(
     machine.mkdir()
     cloud.batch.launch = partial(Container, gcp_engine, machine)
     write_buildable(tmp_path / "data")
-    there, here = (Experiment(tmp_path / "data", tmp_path / "logs", name) for name in ("there", "here"))
+    there, here = (
+        Experiment(tmp_path / "data", tmp_path / "logs", name) for name in ("there", "here")
+    )
     for experiment, backend in ((there, "gcp"), (here, "local")):
         evaluate(
             experiment.paths.run_name, backend=backend, features=[1, 4], concurrency=2,
             dataset_dir=experiment.dataset, logs_dir=experiment.paths.logs_dir,
         )  # fmt: skip
     (record,) = there.evaluations().values()
-    assert record["status"] == "completed", [log.read_text() for log in cloud.batch.folder.glob("*.log")]
+    assert record["status"] == "completed", [
+        log.read_text() for log in cloud.batch.folder.glob("*.log")
+    ]
     assert record["image"] == f"{images}/tiny_task:task7"
     assert record["image_digest"].startswith("sha256:")
     assert verdicts(there.paths.root) == verdicts(here.paths.root)
     assert there.files() == here.files()
-    made = [tag for image in gcp_engine.api.images() for tag in image["RepoTags"] or [] if images in tag]
+    made = [
+        tag for image in gcp_engine.api.images() for tag in image["RepoTags"] or [] if images in tag
+    ]
     # Tests of the docker backend that run beside this one clean up the images of this task.
     assert set(made) <= {record["image"]}
     left = gcp_engine.api.containers(all=True, filters={"label": ["cooperbench.run=there"]})

@@ -52,7 +52,9 @@ def test_sandboxes_share_a_machine_until_it_is_full(compute: ComputeServer, gcp_
     # Google takes so many questions a minute; machines that boot side by side ask them.
     compute.too_many_questions = 3
     with ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(backend.create_sandbox, gcp_base, 60, options=options) for _ in range(3)]
+        waiting = [
+            threads.submit(backend.create_sandbox, gcp_base, 60, options=options) for _ in range(3)
+        ]
         sandboxes = [future.result() for future in waiting]
     assert len(compute.vms) == 2
     assert compute.too_many_questions == 0
@@ -138,7 +140,10 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
             "gcloud auth application-default login",
         ),
         (Refused(403, "Required 'compute.zones.get' permission"), "the account may not do that"),
-        (Refused(403, "Billing is not enabled for project some-project."), "gcloud billing projects link"),
+        (
+            Refused(403, "Billing is not enabled for project some-project."),
+            "gcloud billing projects link",
+        ),
     ],
 )
 def test_what_google_refuses_is_said_with_the_command_that_fixes_it(
@@ -167,9 +172,13 @@ def test_a_machine_that_shuts_down_is_not_the_agents_doing(
         assert isinstance(caught.value, SandboxDestroyed) is destroyed
 
 
-def test_a_judged_command_is_seen_from_outside_the_sandbox(gcp: GCPBatchBackend, gcp_base: str) -> None:
+def test_a_judged_command_is_seen_from_outside_the_sandbox(
+    gcp: GCPBatchBackend, gcp_base: str
+) -> None:
     sandbox = gcp.create_sandbox(gcp_base, 60, "/tmp", options=SandboxOptions(judged=True))
-    result = sandbox.run_last(["sh", "-c", "ps -e 2>/dev/null | grep -c channel; exit 3"], timeout_seconds=30)
+    result = sandbox.run_last(
+        ["sh", "-c", "ps -e 2>/dev/null | grep -c channel; exit 3"], timeout_seconds=30
+    )
     assert (result.returncode, result.stdout) == (3, b"0\n")
     with pytest.raises(SandboxDead, match="its last command was run"):
         sandbox.run(["true"])
@@ -184,9 +193,13 @@ def test_containers_reach_the_world_but_not_the_identity_of_their_machine(
     (machine,) = compute.vms.values()
     machine.connect(sandbox.container)
     # At the place that is left out is the machine's metadata server.
-    with machine.site.serving("outside", *(f"{address}:{port}" for address, port in ALLOWED_PLACES)):
+    with machine.site.serving(
+        "outside", *(f"{address}:{port}" for address, port in ALLOWED_PLACES)
+    ):
         assert machine.site.reached("machine", PLACES) == PLACES
-        assert [place for place in PLACES if not sandbox.run(attempt(place)).returncode] == ALLOWED_PLACES
+        assert [
+            place for place in PLACES if not sandbox.run(attempt(place)).returncode
+        ] == ALLOWED_PLACES
         assert all(sealed.run(attempt(place)).returncode for place in PLACES)
 
 
@@ -256,7 +269,8 @@ def test_what_a_killed_harness_left_ends_and_is_deleted(
         assert not any("shutdown" in machine.attributes for machine in machines)
         process.send_signal(signal.SIGKILL)
     wait_until(
-        "the sandbox has ended", lambda: not gcp_engine.api.inspect_container(container)["State"]["Running"]
+        "the sandbox has ended",
+        lambda: not gcp_engine.api.inspect_container(container)["State"]["Running"],
     )
     wait_until(
         "the machines shut down",

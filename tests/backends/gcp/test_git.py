@@ -30,7 +30,9 @@ def test_a_pair_talks_and_shares(
     first, second = talk_and_share({"run": "echo one >one.txt"}, {"run": "echo two >two.txt"})
     second[0] = {"run": "echo two >two.txt; ls /sys/class/net"}
     script = tmp_path / "script.yaml"
-    script.write_text(yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": {1: first, 2: second}}}}}))
+    script.write_text(
+        yaml.safe_dump({"repos": {"tiny_task": {7: {"coop": {1: first, 2: second}}}}})
+    )
     run(
         "shared", agent="scripted", agent_config=str(script), backend="gcp", dataset_dir=tmp_path / "dataset",
         logs_dir=tmp_path / "logs", features=[1, 2], git_enabled=True, auto_eval=False,

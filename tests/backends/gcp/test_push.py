@@ -62,7 +62,9 @@ class Registry:
 
             def do_POST(self) -> None:
                 self._body()
-                self._say(202, Location=f"{self.path.rstrip('/')}/upload", Docker_Upload_UUID="upload")
+                self._say(
+                    202, Location=f"{self.path.rstrip('/')}/upload", Docker_Upload_UUID="upload"
+                )
 
             def do_PATCH(self) -> None:
                 end = len(self._body()) - 1

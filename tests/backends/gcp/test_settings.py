@@ -55,10 +55,15 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
         assert f"`{VARIABLES[name]}`" in documented
     write_file(**{KEYS[name]: value for name, value in filed.items()})
     found = read_settings()
-    assert {name: str(getattr(found, name)).lower().removesuffix(".0") for name in VARIABLES} == filed
+    assert {
+        name: str(getattr(found, name)).lower().removesuffix(".0") for name in VARIABLES
+    } == filed
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "variable-project")
     monkeypatch.setenv("GCP_MACHINE_TYPE", "e2-standard-2")
-    assert (read_settings().project, read_settings().machine_type) == ("variable-project", "e2-standard-2")
+    assert (read_settings().project, read_settings().machine_type) == (
+        "variable-project",
+        "e2-standard-2",
+    )
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
     made = machine_of(found, "session", "run", 60, "key")
     assert not made.network_interfaces[0].access_configs
@@ -78,7 +83,11 @@ def test_region_and_zone_belong_together(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
-        ("GOOGLE_CLOUD_PROJECT", "Bad Name", "project: 'Bad Name' is not valid; it is like my-project-123"),
+        (
+            "GOOGLE_CLOUD_PROJECT",
+            "Bad Name",
+            "project: 'Bad Name' is not valid; it is like my-project-123",
+        ),
         ("GCP_DISK_GB", "much", "disk_gb: 'much' is not a whole number above 0"),
         ("GCP_SPOT", "perhaps", "spot: 'perhaps' is not true or false"),
         ("GCP_IDLE_MINUTES", "-1", "idle_minutes: '-1' is not a number above 0"),
@@ -86,7 +95,9 @@ def test_region_and_zone_belong_together(monkeypatch: pytest.MonkeyPatch) -> Non
         ("COOPERBENCH_GCP_BATCH_CPUS", "few", "batch_cpus: 'few' is not a number above 0"),
     ],
 )
-def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str) -> None:
+def test_what_cannot_be_is_said(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str
+) -> None:
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "some-project")
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=line):
@@ -103,7 +114,9 @@ def test_labels_are_such_that_google_takes_them(run_name: str, purpose: str) -> 
     labels = resource_labels(run_name, purpose)
     for name, value in labels.items():
         assert len(value) <= 63
-        assert all(character in "abcdefghijklmnopqrstuvwxyz0123456789-_" for character in name + value)
+        assert all(
+            character in "abcdefghijklmnopqrstuvwxyz0123456789-_" for character in name + value
+        )
     assert read_owner(labels[OWNER_LABEL]) == this_owner()
     assert not is_leftover(labels)
 

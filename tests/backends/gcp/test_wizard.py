@@ -78,7 +78,11 @@ class Terminal:
         gcloud.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
         gcloud.chmod(0o755)
         self.variables = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("GOOGLE", "GCP"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("GOOGLE", "GCP"))
+            },
             "PATH": f"{gcloud.parent}:{os.environ['PATH']}",
             "GCLOUD_STATE": str(folder),
             "XDG_CONFIG_HOME": str(folder / "config"),
@@ -104,7 +108,12 @@ class Terminal:
         ours, theirs = os.openpty()
         command = [sys.executable, "-m", "cooperbench", "config", "gcp", *arguments]
         process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=self.variables, start_new_session=True
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=self.variables,
+            start_new_session=True,
         )
         os.close(theirs)
         screen, left, seen = "", list(answers), 0
@@ -147,7 +156,8 @@ def test_from_nothing_to_ready_and_once_more(
     )
     assert code == 0, screen
     assert (
-        "services enable compute.googleapis.com batch.googleapis.com --project=some-project" in terminal.told
+        "services enable compute.googleapis.com batch.googleapis.com --project=some-project"
+        in terminal.told
     )
     assert terminal.settings == {
         "gcp_project_id": "some-project",
@@ -222,11 +232,23 @@ def test_the_doctor_asks_each_service(
     ("state", "arguments", "line"),
     [
         ({}, ("--yes",), "Authentication failed: gcloud auth login"),
-        ({"account": "a", "credentials": False}, ("--yes",), "gcloud auth application-default login"),
+        (
+            {"account": "a", "credentials": False},
+            ("--yes",),
+            "gcloud auth application-default login",
+        ),
         ({"account": "a", "credentials": True}, ("--yes",), "no project was chosen: --project"),
         (
             {"account": "a", "credentials": True},
-            ("--yes", "--project", "some-project", "--region", "us-east1", "--zone", "us-central1-a"),
+            (
+                "--yes",
+                "--project",
+                "some-project",
+                "--region",
+                "us-east1",
+                "--zone",
+                "us-central1-a",
+            ),
             "the zone us-central1-a is not in the region us-east1",
         ),
     ],

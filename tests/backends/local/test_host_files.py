@@ -32,7 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, *prefixes: Path) -> None:
-    monkeypatch.setenv("PATH", os.pathsep.join([*(str(prefix / "bin") for prefix in prefixes), "/usr/bin"]))
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([*(str(prefix / "bin") for prefix in prefixes), "/usr/bin"])
+    )
 
 
 def test_the_python_that_runs_us_is_found() -> None:
@@ -46,7 +48,9 @@ def test_the_python_that_runs_us_is_found() -> None:
     assert Path(sys.prefix) not in tools.prefixes or sys.prefix == sys.base_prefix
 
 
-def test_a_node_in_the_home_is_shown_without_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_in_the_home_is_shown_without_the_home(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = install(home / ".nvm" / "versions" / "node" / "v20", "node", "lib/node_modules")
     use(monkeypatch, node)
     tools = find_host_tools(())
@@ -63,7 +67,9 @@ def test_a_prefix_that_holds_other_things_is_not_shown(
     assert node.resolve() not in find_host_tools(()).prefixes
 
 
-def test_a_shim_is_not_taken_for_an_installation(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shim_is_not_taken_for_an_installation(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shims = install(home / ".asdf" / "shims", "node", "lib")
     use(monkeypatch, shims)
     assert shims not in find_host_tools(()).prefixes
@@ -106,7 +112,9 @@ def test_a_cache_in_another_users_closed_folder_says_what_to_do(tmp_path: Path) 
 
 def test_a_cache_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot write to the cache folder .*COOPERBENCH_CACHE_DIR"):
+    with pytest.raises(
+        UserError, match=r"cannot write to the cache folder .*COOPERBENCH_CACHE_DIR"
+    ):
         LocalBackend(cache_dir=tmp_path / "file").create_sandbox("host")
 
 

@@ -57,7 +57,9 @@ def repeat(action: Callable[[], object]) -> None:
 
 
 def limited(cache_dir: Path, **limits: int) -> LocalSandbox:
-    return LocalBackend(cache_dir=cache_dir, limits=Limits(**limits)).create_sandbox("host", timeout=120)
+    return LocalBackend(cache_dir=cache_dir, limits=Limits(**limits)).create_sandbox(
+        "host", timeout=120
+    )
 
 
 # What ends a sandbox, and who is to blame.
@@ -66,8 +68,12 @@ def limited(cache_dir: Path, **limits: int) -> LocalSandbox:
 @pytest.mark.parametrize("pieces", ["harness", "harness and spawner"])
 def test_nothing_outlives_a_killed_harness(tmp_path: Path, pieces: str) -> None:
     duration = unique_duration()
-    script = textwrap.dedent(OWNER).replace('print("ready"', 'print(sandbox._started.init_pid, "ready"')
-    owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), duration], stdout=subprocess.PIPE)
+    script = textwrap.dedent(OWNER).replace(
+        'print("ready"', 'print(sandbox._started.init_pid, "ready"'
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path), duration], stdout=subprocess.PIPE
+    )
     assert owner.stdout is not None
     bubblewrap = parent(int(owner.stdout.readline().split()[0]))
     spawner = parent(bubblewrap)
@@ -79,7 +85,9 @@ def test_nothing_outlives_a_killed_harness(tmp_path: Path, pieces: str) -> None:
     owner.wait()
     owner.stdout.close()
     assert eventually(lambda: host_sleepers(duration) == 0)
-    assert eventually(lambda: not any(Path("/proc", str(pid)).exists() for pid in (bubblewrap, spawner)))
+    assert eventually(
+        lambda: not any(Path("/proc", str(pid)).exists() for pid in (bubblewrap, spawner))
+    )
 
 
 def test_a_judged_shell_is_closed_to_what_it_runs(sandbox: LocalSandbox) -> None:
@@ -105,7 +113,9 @@ def test_killing_everything_inside_does_not_end_it(sandbox: LocalSandbox) -> Non
     sandbox.terminate()
 
 
-def test_a_first_process_that_ends_is_the_doing_of_whoever_works_there(sandbox: LocalSandbox) -> None:
+def test_a_first_process_that_ends_is_the_doing_of_whoever_works_there(
+    sandbox: LocalSandbox,
+) -> None:
     # As the kernel does when there is no memory left.
     os.kill(sandbox._started.init_pid, signal.SIGKILL)
     with pytest.raises(SandboxDestroyed, match="its processes were killed"):
@@ -118,9 +128,7 @@ def test_a_channel_that_was_stopped_is_replaced(
     sandbox: LocalSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cooperbench.sandbox.channel.BACKSTOP_SECONDS", 2.0)
-    script = (
-        "for f in $(grep -l cooperbench-io /proc/[0-9]*/comm); do kill -STOP ${f//[^0-9]/}; done; sleep 9"
-    )
+    script = "for f in $(grep -l cooperbench-io /proc/[0-9]*/comm); do kill -STOP ${f//[^0-9]/}; done; sleep 9"
     result = sandbox.run(["bash", "-c", script], timeout_seconds=0.5)
     assert (result.returncode, result.timed_out) == (124, True)
     assert bash(sandbox, "echo alive").stdout == b"alive\n"
@@ -192,9 +200,13 @@ def test_too_many_files(cache_dir: Path, script: str) -> None:
 # The last command, which is judged.
 
 
-def test_a_link_where_something_is_mounted_does_not_lead_out(sandbox: LocalSandbox, tmp_path: Path) -> None:
+def test_a_link_where_something_is_mounted_does_not_lead_out(
+    sandbox: LocalSandbox, tmp_path: Path
+) -> None:
     """Bubblewrap has the host's files in /oldroot while it starts a sandbox, and makes what it mounts on."""
-    sandbox.run(["bash", "-c", f"mv /cooperbench /moved; ln -s /oldroot{tmp_path} /cooperbench"], cwd="/")
+    sandbox.run(
+        ["bash", "-c", f"mv /cooperbench /moved; ln -s /oldroot{tmp_path} /cooperbench"], cwd="/"
+    )
     with pytest.raises(SandboxDestroyed):
         last(sandbox, "true")
     assert list(tmp_path.iterdir()) == []
@@ -230,7 +242,9 @@ def test_the_last_command_cannot_be_made_to_look_like_a_success(sandbox: LocalSa
     sandbox.terminate()
 
 
-@pytest.mark.parametrize("script", ["echo so far; sleep 600", "echo so far; exec >/dev/null 2>&1; sleep 600"])
+@pytest.mark.parametrize(
+    "script", ["echo so far; sleep 600", "echo so far; exec >/dev/null 2>&1; sleep 600"]
+)
 def test_a_last_command_that_takes_too_long(sandbox: LocalSandbox, script: str) -> None:
     result = last(sandbox, script, timeout_seconds=1)
     assert (result.returncode, result.timed_out, result.stdout) == (124, True, b"so far\n")
@@ -239,7 +253,8 @@ def test_a_last_command_that_takes_too_long(sandbox: LocalSandbox, script: str) 
 
 
 @pytest.mark.parametrize(
-    ("argv", "code"), [(["no-such-program"], 127), (["/etc/passwd"], 126), (["sh", "-c", "kill -9 -1"], 137)]
+    ("argv", "code"),
+    [(["no-such-program"], 127), (["/etc/passwd"], 126), (["sh", "-c", "kill -9 -1"], 137)],
 )
 def test_exit_codes_of_last_commands(sandbox: LocalSandbox, argv: list[str], code: int) -> None:
     if code == 137:  # kill spares whoever calls it and process 1

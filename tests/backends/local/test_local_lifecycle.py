@@ -76,7 +76,9 @@ def test_a_sandbox_outlives_the_thread_that_asked_for_it(local: LocalBackend) ->
     made[0].terminate()
 
 
-def test_a_sandbox_dies_with_its_process_and_leaves_what_the_next_one_removes(tmp_path: Path) -> None:
+def test_a_sandbox_dies_with_its_process_and_leaves_what_the_next_one_removes(
+    tmp_path: Path,
+) -> None:
     duration = unique_duration()
     command = [sys.executable, "-c", textwrap.dedent(OWNER), str(tmp_path), duration]
     owner = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -98,7 +100,9 @@ def test_a_sandbox_dies_with_its_process_and_leaves_what_the_next_one_removes(tm
 def test_a_process_that_ends_leaves_nothing(tmp_path: Path) -> None:
     script = textwrap.dedent(OWNER).replace("time.sleep(600)", "")
     subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), unique_duration()], check=True, capture_output=True
+        [sys.executable, "-c", script, str(tmp_path), unique_duration()],
+        check=True,
+        capture_output=True,
     )
     assert list((tmp_path / "sandboxes").iterdir()) == []
 
@@ -153,9 +157,7 @@ def test_closing_the_backend_ends_its_sandboxes(cache_dir: Path) -> None:
 def test_a_command_that_kills_its_own_shell_is_a_result(sandbox: LocalSandbox) -> None:
     result = sandbox.run(["bash", "-c", "kill -9 $(cut -d ' ' -f 4 /proc/$PPID/stat)"])
     assert result.returncode == 137
-    everything = (
-        "for f in /proc/[0-9]*/comm; do [[ $(<$f) == bash ]] && kill -9 ${f//[^0-9]/}; done; echo never"
-    )
+    everything = "for f in /proc/[0-9]*/comm; do [[ $(<$f) == bash ]] && kill -9 ${f//[^0-9]/}; done; echo never"
     assert (
         sandbox.run(["bash", "-c", everything]).stdout == b""
     )  # as `pkill -9 bash`: the channel has another name
@@ -164,7 +166,9 @@ def test_a_command_that_kills_its_own_shell_is_a_result(sandbox: LocalSandbox) -
 
 
 def test_streams(sandbox: LocalSandbox) -> None:
-    stream = sandbox.open_stream(["bash", "-c", 'while read -r line; do echo "got $line"; done; echo end'])
+    stream = sandbox.open_stream(
+        ["bash", "-c", 'while read -r line; do echo "got $line"; done; echo end']
+    )
     for word in (b"one", b"two"):
         stream.stdin.write(word + b"\n")
         assert stream.stdout.readline() == b"got " + word + b"\n"
@@ -201,7 +205,14 @@ def test_commands_put_into_the_bin_folder_are_found_first(sandbox: LocalSandbox)
 def test_many_sandboxes_at_once_do_not_see_each_other(local: LocalBackend) -> None:
     sandboxes = [local.create_sandbox("host") for _ in range(6)]
     for number, sandbox in enumerate(sandboxes):
-        for path in ("/workspace/mine", "/tmp/mine", "/root/mine", "/patches/mine", "/var/tmp/mine", "/mine"):
+        for path in (
+            "/workspace/mine",
+            "/tmp/mine",
+            "/root/mine",
+            "/patches/mine",
+            "/var/tmp/mine",
+            "/mine",
+        ):
             assert sandbox.run(["test", "-e", path]).returncode == 1
             sandbox.write_file(path, b"%d" % number)
     assert [sandbox.read_file("/tmp/mine") for sandbox in sandboxes] == [
@@ -212,7 +223,9 @@ def test_many_sandboxes_at_once_do_not_see_each_other(local: LocalBackend) -> No
 
 
 @pytest.mark.parametrize("image", ["no/such:image", "tiny", ""])
-def test_an_unknown_image_says_what_can_be_used(cache_dir: Path, tmp_path: Path, image: str) -> None:
+def test_an_unknown_image_says_what_can_be_used(
+    cache_dir: Path, tmp_path: Path, image: str
+) -> None:
     backend = LocalBackend(dataset_dir=write_tiny(tmp_path / "dataset"), cache_dir=cache_dir)
     with pytest.raises(UserError, match=r"e\.g\. cooperbench/tiny_task:task7, and 'host'"):
         backend.create_sandbox(image)

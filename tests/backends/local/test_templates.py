@@ -87,11 +87,17 @@ def test_the_agents_template_has_no_history(local: LocalBackend, image: Image) -
     objects = git_lines(one, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)")
     assert objects.count("commit") == 1
     assert (
-        in_repo(one, "grep -ra 'secret future' . || git fsck --unreachable --no-reflogs | grep .").returncode
+        in_repo(
+            one, "grep -ra 'secret future' . || git fsck --unreachable --no-reflogs | grep ."
+        ).returncode
         == 1
     )
     assert in_repo(one, "ls .git/ORIG_HEAD .git/logs .git/FETCH_HEAD").stdout == b""
-    base = one.run(["git", "--git-dir=/cooperbench/base.git", "rev-parse", "main"]).stdout_read().split()
+    base = (
+        one.run(["git", "--git-dir=/cooperbench/base.git", "rev-parse", "main"])
+        .stdout_read()
+        .split()
+    )
     assert base == heads[0]
     assert one.run(["touch", "/cooperbench/base.git/x"]).returncode != 0
     for sandbox in sandboxes:
@@ -104,7 +110,9 @@ def test_the_runner_runs(local: LocalBackend, image: Image, patch: str | None) -
     sandbox.write_file("/patches/tests.patch", hidden_test(1).encode())
     sandbox.write_file("/patches/feature.patch", (patch or "").encode())
     arguments = ["tests.patch", "feature.patch"] if patch else ["tests.patch"]
-    assert sandbox.run(["runner.sh", *arguments], timeout_seconds=60).returncode == (0 if patch else 1)
+    assert sandbox.run(["runner.sh", *arguments], timeout_seconds=60).returncode == (
+        0 if patch else 1
+    )
     sandbox.terminate()
 
 
@@ -174,7 +182,9 @@ def test_mounts_tell_nothing_about_the_host(tmp_path: Path) -> None:
 def test_what_setup_put_into_the_home_is_kept(local: LocalBackend, tmp_path: Path) -> None:
     task = tiny_task(tmp_path)
     change_setup(
-        task, task.setup_script.read_text() + "\nmkdir -p ~root/.cache/x && echo kept >~root/.cache/x/file\n"
+        task,
+        task.setup_script.read_text()
+        + "\nmkdir -p ~root/.cache/x && echo kept >~root/.cache/x/file\n",
     )
     sandbox = local.create_sandbox(local.prepare(task).reference)
     assert sandbox.read_file("/root/.cache/x/file") == b"kept\n"
@@ -183,7 +193,9 @@ def test_what_setup_put_into_the_home_is_kept(local: LocalBackend, tmp_path: Pat
 
 def test_a_checkout_elsewhere_becomes_the_repository(local: LocalBackend, tmp_path: Path) -> None:
     task = tiny_task(tmp_path)
-    text = task.setup_script.read_text().replace("dest=${1:-/workspace/repo}", 'dest=$(dirname "$0")/clone')
+    text = task.setup_script.read_text().replace(
+        "dest=${1:-/workspace/repo}", 'dest=$(dirname "$0")/clone'
+    )
     change_setup(task, text)
     before = sorted(path.name for path in task.path.iterdir())
     sandbox = local.create_sandbox(local.prepare(task).reference)
@@ -201,7 +213,9 @@ def test_a_checkout_elsewhere_becomes_the_repository(local: LocalBackend, tmp_pa
         ("git init -q repo", "has no commit at HEAD"),
     ],
 )
-def test_a_setup_that_fails_says_why_and_leaves_no_template(tmp_path: Path, setup: str, reason: str) -> None:
+def test_a_setup_that_fails_says_why_and_leaves_no_template(
+    tmp_path: Path, setup: str, reason: str
+) -> None:
     task = tiny_task(tmp_path)
     change_setup(task, setup)
     backend = LocalBackend(cache_dir=tmp_path / "cache")
@@ -240,7 +254,9 @@ PREPARE = """
 
 def test_threads_and_processes_prepare_a_task_once(tmp_path: Path) -> None:
     task = tiny_task(tmp_path)
-    change_setup(task, "sleep 0.3\n" + task.setup_script.read_text() + '\ndate +%s.%N >"$dest/when"\n')
+    change_setup(
+        task, "sleep 0.3\n" + task.setup_script.read_text() + '\ndate +%s.%N >"$dest/when"\n'
+    )
     backend = LocalBackend(cache_dir=tmp_path / "cache")
     command = [
         sys.executable,

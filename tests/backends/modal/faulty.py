@@ -34,7 +34,13 @@ class Faults:
         self.cuts = 0
 
     def add(
-        self, name: str, status: Status, times: int, message: str = "injected", *, after: bool = False
+        self,
+        name: str,
+        status: Status,
+        times: int,
+        message: str = "injected",
+        *,
+        after: bool = False,
     ) -> None:
         with self._lock:
             self._faults[name] = Fault(status, message, times, after)

@@ -99,7 +99,16 @@ class Command(Exec):
         super().__init__(loop)
         self._local = local
         self._dir = f"/tmp/.exec-{exec_id}"
-        words = ["bash", "-c", _EXEC, "exec", self._dir, "pipe" if errors else "none", workdir, *argv]
+        words = [
+            "bash",
+            "-c",
+            _EXEC,
+            "exec",
+            self._dir,
+            "pipe" if errors else "none",
+            workdir,
+            *argv,
+        ]
         self._waiting: asyncio.Task[int] | None = None
         self._stream: Stream = local.open_stream(words)
         threading.Thread(target=self._pump, daemon=True).start()
@@ -207,7 +216,13 @@ class Guest:
         assert self.local is not None
         if exec_id not in self.execs:
             self.execs[exec_id] = Command(
-                loop, self.local, exec_id, argv, workdir, errors=errors, timeout_seconds=timeout_seconds
+                loop,
+                self.local,
+                exec_id,
+                argv,
+                workdir,
+                errors=errors,
+                timeout_seconds=timeout_seconds,
             )
 
     def files(self) -> bytes:
@@ -229,7 +244,9 @@ class Guest:
 
     def add_folder(self, path: str, data: bytes) -> None:
         assert self.local is not None
-        done = self.local.run(["bash", "-c", 'mkdir -p "$1" && tar -xp -C "$1"', "-", path], stdin=data)
+        done = self.local.run(
+            ["bash", "-c", 'mkdir -p "$1" && tar -xp -C "$1"', "-", path], stdin=data
+        )
         assert done.returncode == 0, done
 
     def fill(self, data: bytes) -> None:

@@ -105,7 +105,9 @@ class Plane:
         self, definition: api_pb2.Sandbox, tags: Iterable[api_pb2.SandboxTag], *, old: bool
     ) -> Guest:
         with self._lock:
-            if definition.name and any(guest.definition.name == definition.name for guest in self.running()):
+            if definition.name and any(
+                guest.definition.name == definition.name for guest in self.running()
+            ):
                 raise GRPCError(Status.ALREADY_EXISTS, f"there is a sandbox {definition.name}")
             self._count += 1
             named = {tag.tag_name: tag.tag_value for tag in tags}
@@ -117,11 +119,15 @@ class Plane:
         """Blocks until the sandbox runs."""
         definition = guest.definition
         access = definition.network_access
-        connected = access.network_access_type == api_pb2.NetworkAccess.OPEN or access.allowed_domains
+        connected = (
+            access.network_access_type == api_pb2.NetworkAccess.OPEN or access.allowed_domains
+        )
         name = self._local_image(definition.image_id)
         options = SandboxOptions(network="public" if connected else "none")
         image = "host" if name == "bare" else name
-        guest.local = self.local.create_sandbox(image, timeout=definition.timeout_secs, options=options)
+        guest.local = self.local.create_sandbox(
+            image, timeout=definition.timeout_secs, options=options
+        )
         if definition.image_id in self.snapshots:
             guest.fill(self.snapshots[definition.image_id])
         if name == "bare":
@@ -163,7 +169,11 @@ class Plane:
         return [definition, *(below[0] if below else [])]
 
     def commands(self, image_id: str) -> list[str]:
-        return [command for layer in reversed(self.layers(image_id)) for command in layer.dockerfile_commands]
+        return [
+            command
+            for layer in reversed(self.layers(image_id))
+            for command in layer.dockerfile_commands
+        ]
 
     def reset(self) -> None:
         self.faults.clear()
@@ -235,7 +245,9 @@ def _digest(data: bytes) -> str:
 
 def make_token() -> str:
     parts = [json.dumps(part).encode() for part in ({"alg": "none"}, {"exp": time.time() + 3600})]
-    return ".".join([*(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "signature"])
+    return ".".join(
+        [*(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "signature"]
+    )
 
 
 def _service(base: type, methods: dict[str, Callable[..., Any]], plane: Plane) -> object:

@@ -70,7 +70,9 @@ async def environment(plane: Plane, request: Any) -> api_pb2.EnvironmentGetOrCre
 
 
 @_answers(CONTROL, "AppGetOrCreate")
-async def app(plane: Plane, request: api_pb2.AppGetOrCreateRequest) -> api_pb2.AppGetOrCreateResponse:
+async def app(
+    plane: Plane, request: api_pb2.AppGetOrCreateRequest
+) -> api_pb2.AppGetOrCreateResponse:
     if request.environment_name not in ("", "main"):
         raise GRPCError(Status.NOT_FOUND, f"Environment '{request.environment_name}' not found")
     return api_pb2.AppGetOrCreateResponse(app_id=f"ap-{request.app_name}")
@@ -78,7 +80,9 @@ async def app(plane: Plane, request: api_pb2.AppGetOrCreateRequest) -> api_pb2.A
 
 @_answers(CONTROL, "MountBatchedCheckExistence")
 async def check_files(plane: Plane, request: Any) -> api_pb2.MountBatchedCheckExistenceResponse:
-    return api_pb2.MountBatchedCheckExistenceResponse(missing_sha256_hex_hashes=request.sha256_hex_hashes)
+    return api_pb2.MountBatchedCheckExistenceResponse(
+        missing_sha256_hex_hashes=request.sha256_hex_hashes
+    )
 
 
 @_answers(CONTROL, "MountPutFile")
@@ -87,15 +91,21 @@ async def put_file(plane: Plane, request: Any) -> api_pb2.MountPutFileResponse:
 
 
 @_answers(CONTROL, "MountGetOrCreate")
-async def mount(plane: Plane, request: api_pb2.MountGetOrCreateRequest) -> api_pb2.MountGetOrCreateResponse:
+async def mount(
+    plane: Plane, request: api_pb2.MountGetOrCreateRequest
+) -> api_pb2.MountGetOrCreateResponse:
     # By content, so that the same files are the same image.
-    mount_id = f"mo-{abs(hash(tuple(sorted((file.filename, file.sha256_hex) for file in request.files))))}"
+    mount_id = (
+        f"mo-{abs(hash(tuple(sorted((file.filename, file.sha256_hex) for file in request.files))))}"
+    )
     plane.mounts[mount_id] = list(request.files)
     return api_pb2.MountGetOrCreateResponse(mount_id=mount_id)
 
 
 @_answers(CONTROL, "ImageGetOrCreate")
-async def image(plane: Plane, request: api_pb2.ImageGetOrCreateRequest) -> api_pb2.ImageGetOrCreateResponse:
+async def image(
+    plane: Plane, request: api_pb2.ImageGetOrCreateRequest
+) -> api_pb2.ImageGetOrCreateResponse:
     image_id = plane.build(request.image)
     for name, problem in PULL_PROBLEMS.items():
         if any(f"/{name}/" in command for command in request.image.dockerfile_commands):
@@ -136,7 +146,9 @@ async def _create(plane: Plane, request: Any, *, old: bool) -> Any:
 
 
 @_answers(CONTROL, "SandboxCreateV2")
-async def create(plane: Plane, request: api_pb2.SandboxCreateV2Request) -> api_pb2.SandboxCreateV2Response:
+async def create(
+    plane: Plane, request: api_pb2.SandboxCreateV2Request
+) -> api_pb2.SandboxCreateV2Response:
     guest = await _create(plane, request, old=False)
     access = api_pb2.CommandRouterAccess(url=plane.url, jwt=_token())
     return api_pb2.SandboxCreateV2Response(
@@ -147,7 +159,9 @@ async def create(plane: Plane, request: api_pb2.SandboxCreateV2Request) -> api_p
 
 
 @_answers(CONTROL, "SandboxCreate")
-async def create_old(plane: Plane, request: api_pb2.SandboxCreateRequest) -> api_pb2.SandboxCreateResponse:
+async def create_old(
+    plane: Plane, request: api_pb2.SandboxCreateRequest
+) -> api_pb2.SandboxCreateResponse:
     guest = await _create(plane, request, old=True)
     return api_pb2.SandboxCreateResponse(sandbox_id=guest.sandbox_id)
 
@@ -158,12 +172,16 @@ async def task_id(plane: Plane, request: Any) -> api_pb2.SandboxGetTaskIdRespons
 
 
 @_answers(CONTROL, "TaskGetCommandRouterAccess")
-async def router_access_old(plane: Plane, request: Any) -> api_pb2.TaskGetCommandRouterAccessResponse:
+async def router_access_old(
+    plane: Plane, request: Any
+) -> api_pb2.TaskGetCommandRouterAccessResponse:
     return api_pb2.TaskGetCommandRouterAccessResponse(url=plane.url, jwt=_token())
 
 
 @_answers(CONTROL, "SandboxGetCommandRouterAccess")
-async def router_access(plane: Plane, request: Any) -> api_pb2.SandboxGetCommandRouterAccessResponse:
+async def router_access(
+    plane: Plane, request: Any
+) -> api_pb2.SandboxGetCommandRouterAccessResponse:
     plane.by_id(request.sandbox_id)
     return api_pb2.SandboxGetCommandRouterAccessResponse(url=plane.url, jwt=_token())
 
@@ -201,7 +219,9 @@ async def listing(plane: Plane, request: api_pb2.SandboxListRequest) -> api_pb2.
         and (not request.before_timestamp or guest.created_at < request.before_timestamp)
     ]
     found.sort(key=lambda guest: -guest.created_at)
-    infos = [api_pb2.SandboxInfo(id=guest.sandbox_id, created_at=guest.created_at) for guest in found[:3]]
+    infos = [
+        api_pb2.SandboxInfo(id=guest.sandbox_id, created_at=guest.created_at) for guest in found[:3]
+    ]
     return api_pb2.SandboxListResponse(sandboxes=infos)
 
 
@@ -260,7 +280,9 @@ async def snapshot(plane: Plane, request: Any) -> router_pb2.TaskSnapshotFilesys
 
 
 @_answers(ROUTER, "TaskSnapshotDirectory")
-async def snapshot_directory(plane: Plane, request: Any) -> router_pb2.TaskSnapshotDirectoryResponse:
+async def snapshot_directory(
+    plane: Plane, request: Any
+) -> router_pb2.TaskSnapshotDirectoryResponse:
     guest = plane.by_task(request.task_id)
     image_id = f"im-folder{len(plane.folders)}"
     plane.folders[image_id] = await asyncio.to_thread(guest.folder, request.path.decode())
@@ -297,7 +319,9 @@ async def exec_read(plane: Plane, stream: Any) -> None:
         if limit is not None and sent + len(part) > limit:
             plane.faults.cuts += 1
             if part[: limit - sent]:
-                await stream.send_message(router_pb2.TaskExecStdioReadResponse(data=part[: limit - sent]))
+                await stream.send_message(
+                    router_pb2.TaskExecStdioReadResponse(data=part[: limit - sent])
+                )
             raise GRPCError(Status.UNAVAILABLE, "the stream was cut")
         sent += len(part)
         await stream.send_message(router_pb2.TaskExecStdioReadResponse(data=part))
@@ -351,4 +375,8 @@ async def _code_of(plane: Plane, request: Any) -> int:
 @_answers(ROUTER, "TaskExecPoll")
 async def exec_poll(plane: Plane, request: Any) -> router_pb2.TaskExecPollResponse:
     code = _exec_of(plane, request.task_id, request.exec_id).code
-    return router_pb2.TaskExecPollResponse() if code is None else router_pb2.TaskExecPollResponse(code=code)
+    return (
+        router_pb2.TaskExecPollResponse()
+        if code is None
+        else router_pb2.TaskExecPollResponse(code=code)
+    )

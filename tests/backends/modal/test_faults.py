@@ -29,14 +29,18 @@ def test_an_outage_while_a_sandbox_is_made_passes(plane: Plane, modal: ModalBack
     assert [guest.sandbox_id for guest in plane.running()] == [sandbox.name]
 
 
-def test_an_answer_that_was_lost_does_not_leave_a_second_sandbox(plane: Plane, modal: ModalBackend) -> None:
+def test_an_answer_that_was_lost_does_not_leave_a_second_sandbox(
+    plane: Plane, modal: ModalBackend
+) -> None:
     plane.faults.add("SandboxCreateV2", Reply.UNAVAILABLE, times=1, after=True)
     sandbox = modal.create_sandbox(HOST_IMAGE)
     assert [guest.sandbox_id for guest in plane.running()] == [sandbox.name]
     assert sandbox.run(["echo", "ok"]).stdout == b"ok\n"
 
 
-def test_many_that_are_rate_limited_are_all_made_in_the_end(plane: Plane, modal: ModalBackend) -> None:
+def test_many_that_are_rate_limited_are_all_made_in_the_end(
+    plane: Plane, modal: ModalBackend
+) -> None:
     plane.faults.most_creating = 3
     plane.faults.delays["SandboxCreateV2"] = 0.01
     with ThreadPoolExecutor(12) as threads:
@@ -51,10 +55,14 @@ def test_a_slow_start_is_waited_for(plane: Plane, modal: ModalBackend) -> None:
     assert modal.create_sandbox(HOST_IMAGE).run(["echo", "ok"]).stdout == b"ok\n"
 
 
-def test_streams_that_are_cut_are_read_on_from_where_they_were(plane: Plane, modal: ModalBackend) -> None:
+def test_streams_that_are_cut_are_read_on_from_where_they_were(
+    plane: Plane, modal: ModalBackend
+) -> None:
     sandbox = modal.create_sandbox(HOST_IMAGE)
     plane.faults.cut_after_bytes = 100_000
-    result = sandbox.run(["bash", "-c", "for i in {1..60000}; do echo line $i; done"], timeout_seconds=60)
+    result = sandbox.run(
+        ["bash", "-c", "for i in {1..60000}; do echo line $i; done"], timeout_seconds=60
+    )
     assert plane.faults.cuts > 3
     assert result.stdout.decode().splitlines() == [f"line {number}" for number in range(1, 60001)]
 
@@ -158,7 +166,11 @@ def test_modal_that_stays_away_is_an_infrastructure_error(
 @pytest.mark.parametrize(
     ("status", "message", "words"),
     [
-        (Reply.RESOURCE_EXHAUSTED, "Workspace spend limit reached", "quota.*modal.com/settings/usage"),
+        (
+            Reply.RESOURCE_EXHAUSTED,
+            "Workspace spend limit reached",
+            "quota.*modal.com/settings/usage",
+        ),
         (Reply.PERMISSION_DENIED, "read-only token", "Modal refuses it: read-only token"),
         (Reply.INVALID_ARGUMENT, "no such region", "Modal refuses it: no such region"),
     ],
@@ -174,7 +186,9 @@ def test_what_the_user_must_mend_is_said_in_one_line(
 
 def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_ID", "ak-wrong")
-    with pytest.raises(UserError, match=r"knows no such token: modal token new.*--backend local") as error:
+    with pytest.raises(
+        UserError, match=r"knows no such token: modal token new.*--backend local"
+    ) as error:
         ModalBackend().check()
     assert "\n" not in str(error.value)
 
@@ -203,7 +217,9 @@ def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODAL_TOKEN_SECRET")
-    with pytest.raises(UserError, match=r"modal token new.*--backend local.*--backend docker.*Token missing"):
+    with pytest.raises(
+        UserError, match=r"modal token new.*--backend local.*--backend docker.*Token missing"
+    ):
         ModalBackend().check()
 
 

@@ -32,7 +32,9 @@ def test_a_pair_of_the_demo_talks_and_shares(
     first, second = talk_and_share({"apply": golden(1)}, {"apply": golden(3)})
     second.insert(-1, {"run": "git fetch -q team; git log --format=%an -1 team/agent1"})
     script = tmp_path / "script.yaml"
-    script.write_text(yaml.safe_dump({"repos": {"coinage_task": {3: {"coop": {1: first, 3: second}}}}}))
+    script.write_text(
+        yaml.safe_dump({"repos": {"coinage_task": {3: {"coop": {1: first, 3: second}}}}})
+    )
     known = set(plane.guests)
     run(
         "shared", agent="scripted", agent_config=str(script), backend="modal", dataset_dir=demo_dir(), repo="coinage_task",

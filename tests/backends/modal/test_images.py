@@ -69,9 +69,13 @@ def history(backend: ModalBackend, image: str) -> bytes:
 def test_built_from_the_dockerfile(plane: Plane, modal: ModalBackend, task: Task) -> None:
     image = modal.prepare(task)
     layers = plane.layers(image.reference)
-    files = {file.filename for layer in layers for file in plane.mounts.get(layer.context_mount_id, [])}
+    files = {
+        file.filename for layer in layers for file in plane.mounts.get(layer.context_mount_id, [])
+    }
     assert {"/setup.sh", "/runner.sh"} <= files
-    assert not [name for name in files if re.search(r"feature\d|combined\.patch|tests\.patch", name)]
+    assert not [
+        name for name in files if re.search(r"feature\d|combined\.patch|tests\.patch", name)
+    ]
     assert plane.commands(image.reference)[-1] == "ENTRYPOINT []"
     assert image.digest == image.reference
     assert history(modal, image.reference) == b"The past\n"
@@ -80,39 +84,54 @@ def test_built_from_the_dockerfile(plane: Plane, modal: ModalBackend, task: Task
     assert modal.prepare(task) == image
 
 
-def test_the_layer_for_agents_removes_the_history(modal: ModalBackend, task: Task, plane: Plane) -> None:
+def test_the_layer_for_agents_removes_the_history(
+    modal: ModalBackend, task: Task, plane: Plane
+) -> None:
     """Run as Modal's builder would run it."""
     image = modal.prepare(task)
     assert image.agent_reference is not None
-    command = plane.commands(image.agent_reference)[-1].replace("/cooperbench/base.git", "/tmp/base.git")
+    command = plane.commands(image.agent_reference)[-1].replace(
+        "/cooperbench/base.git", "/tmp/base.git"
+    )
     assert command.startswith("RUN ")
     sandbox = modal.create_sandbox(image.reference, timeout=120)
     done = sandbox.run(["sh", "-c", command.removeprefix("RUN ")], cwd="/")
     assert done.returncode == 0, done.stderr
-    assert sandbox.run(["git", "log", "--all", "--format=%s"], cwd="/workspace/repo").stdout == b"Base\n"
-    assert sandbox.run(["git", "--git-dir=/tmp/base.git", "log", "--format=%H"]).stdout == done.stdout
+    assert (
+        sandbox.run(["git", "log", "--all", "--format=%s"], cwd="/workspace/repo").stdout
+        == b"Base\n"
+    )
+    assert (
+        sandbox.run(["git", "--git-dir=/tmp/base.git", "log", "--format=%H"]).stdout == done.stdout
+    )
 
 
-def test_the_layer_for_test_runs_removes_later_commits(modal: ModalBackend, task: Task, plane: Plane) -> None:
+def test_the_layer_for_test_runs_removes_later_commits(
+    modal: ModalBackend, task: Task, plane: Plane
+) -> None:
     image = modal.prepare(task)
     assert image.judged_reference is not None
     command = plane.commands(image.judged_reference)[-1]
     sandbox = modal.create_sandbox(image.reference, timeout=120)
     later = "git -c user.name=t -c user.email=t@t.invalid commit -qm later --allow-empty; git reset -q --hard HEAD~1"
     sandbox.run(["bash", "-c", later], cwd="/workspace/repo")
-    assert sandbox.run(["git", "log", "--format=%s", "ORIG_HEAD"], cwd="/workspace/repo").stdout.startswith(
-        b"later"
-    )
+    assert sandbox.run(
+        ["git", "log", "--format=%s", "ORIG_HEAD"], cwd="/workspace/repo"
+    ).stdout.startswith(b"later")
     done = sandbox.run(["sh", "-c", command.removeprefix("RUN ")], cwd="/")
     assert (done.returncode, done.stdout) == (0, b"dropped\n")
-    objects = sandbox.run(["git", "cat-file", "--batch-all-objects", "--batch-check"], cwd="/workspace/repo")
+    objects = sandbox.run(
+        ["git", "cat-file", "--batch-all-objects", "--batch-check"], cwd="/workspace/repo"
+    )
     assert objects.stdout.count(b" commit ") == 1
 
 
 def test_pulled_by_digest(plane: Plane, task: Task) -> None:
     name = f"tasks/{task.repo}:task{task.task_id}"
     with registry(name) as server:
-        backend = ModalBackend(images="auto", image_template=f"{server}/tasks/{{repo}}:task{{task_id}}")
+        backend = ModalBackend(
+            images="auto", image_template=f"{server}/tasks/{{repo}}:task{{task_id}}"
+        )
         image = backend.prepare(task)
         assert image.digest == digest_of(name)
         assert plane.commands(image.reference) == [
@@ -133,7 +152,9 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task, part: str) -> 
     assert history(backend, image.reference) == b"The past\n"
     backend.close()
     only = ModalBackend(images="registry", image_template=template)
-    with pytest.raises(UserError, match=r"(manifest unknown|not exist).*modal image logs im-") as error:
+    with pytest.raises(
+        UserError, match=r"(manifest unknown|not exist).*modal image logs im-"
+    ) as error:
         only.prepare(task)
     assert "\n" not in str(error.value)
     task.dockerfile.unlink()
@@ -166,7 +187,9 @@ def test_a_pull_that_is_refused_is_not_replaced_by_a_build(
 ) -> None:
     monkeypatch.setattr(connection, "CREATE_RETRY_SECONDS", 0.0)
     with registry("there/missing/tiny_task:task7") as server:
-        backend = ModalBackend(images="auto", image_template=f"{server}/{part}/{{repo}}:task{{task_id}}")
+        backend = ModalBackend(
+            images="auto", image_template=f"{server}/{part}/{{repo}}:task{{task_id}}"
+        )
         with pytest.raises(kind, match=words) as error:
             backend.prepare(task)
     assert "\n" not in str(error.value)

@@ -81,7 +81,9 @@ class Lab:
         return self.plane.faults.requests["TaskSnapshotFilesystem"]
 
     def images(self, *words: str) -> int:
-        return main(["images", *words, "--backend", "modal", "--dataset-dir", str(self.folder / "dataset")])
+        return main(
+            ["images", *words, "--backend", "modal", "--dataset-dir", str(self.folder / "dataset")]
+        )
 
 
 @pytest.fixture
@@ -101,7 +103,9 @@ def test_installs_are_kept_so_that_no_network_is_needed(
     assert (evaluation["eval_network"], evaluation["network"]) == ("auto", "none")
     assert evaluation["references"]["1"]["installed"] is True
     assert (lab.index.asked, lab.snapshots_made) == (1, 1)
-    assert "its tests run in an image that keeps what its runner installs" in capsys.readouterr().out
+    assert (
+        "its tests run in an image that keeps what its runner installs" in capsys.readouterr().out
+    )
     (image,) = lab.plane.snapshots
 
     assert lab.run("second")["overall_success"] is True
@@ -110,7 +114,9 @@ def test_installs_are_kept_so_that_no_network_is_needed(
     # What runs in a sandbox of it cannot alter it, and the repository is the image's own.
     for _ in range(2):
         sandbox = modal.create_sandbox(image, workdir="/workspace/repo")
-        shown = sandbox.run(["bash", "-c", "cat /opt/tool; ls .git/by-the-runner; git status --short; ls .."])
+        shown = sandbox.run(
+            ["bash", "-c", "cat /opt/tool; ls .git/by-the-runner; git status --short; ls .."]
+        )
         assert shown.stdout == b"tool\nrepo\n"
         sandbox.run(["bash", "-c", "echo other >/opt/tool; touch here"])
         sandbox.terminate()
@@ -183,7 +189,9 @@ def test_a_last_command_whose_sandbox_ended_is_not_timed_out(
     assert isinstance(error.value, SandboxDestroyed) is destroyed
 
 
-def test_a_last_command_with_a_process_in_the_background_ends(plane: Plane, modal: ModalBackend) -> None:
+def test_a_last_command_with_a_process_in_the_background_ends(
+    plane: Plane, modal: ModalBackend
+) -> None:
     result = modal.create_sandbox(HOST_IMAGE).run_last(
         ["bash", "-c", "sleep 600 & echo done"], timeout_seconds=60
     )

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def start_harness() -> tuple[subprocess.Popen[str], set[str]]:
     """A harness in its own process, with two sandboxes open."""
     script = str(Path(__file__).with_name("killed_harness.py"))
-    process = subprocess.Popen([sys.executable, script, HOST_IMAGE], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, script, HOST_IMAGE], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     return process, {process.stdout.readline().strip() for _ in range(2)}
 
@@ -66,7 +68,9 @@ def test_an_interrupted_harness_leaves_nothing(plane: Plane) -> None:
     assert ids(plane) == set()
 
 
-def test_the_command_clean_tells_what_it_ended(plane: Plane, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_clean_tells_what_it_ended(
+    plane: Plane, capsys: pytest.CaptureFixture[str]
+) -> None:
     dead = foreign(plane, **this_owner()._replace(pid=2**22 + 1, start="1").labels)
     assert main(["clean", "--backend", "modal"]) == 0
     assert dead in capsys.readouterr().out
@@ -92,7 +96,9 @@ def test_only_dead_owners_of_this_machine_lose_their_sandboxes(plane: Plane) -> 
     assert ModalBackend.clean() == []
 
 
-def test_what_a_backend_lost_sight_of_ends_when_it_is_closed(plane: Plane, modal: ModalBackend) -> None:
+def test_what_a_backend_lost_sight_of_ends_when_it_is_closed(
+    plane: Plane, modal: ModalBackend
+) -> None:
     modal.create_sandbox(HOST_IMAGE)
     (guest,) = plane.running()
     lost = foreign(plane, **guest.tags)

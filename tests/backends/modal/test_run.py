@@ -75,7 +75,9 @@ def test_a_pair_whose_sandbox_is_lost_is_run_again(plane: Plane, tmp_path: Path)
 
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_run_that_is_told_to_stop_leaves_nothing_running(plane: Plane, tmp_path: Path, number: int) -> None:
+def test_a_run_that_is_told_to_stop_leaves_nothing_running(
+    plane: Plane, tmp_path: Path, number: int
+) -> None:
     write_buildable(tmp_path / "dataset")
     plane.add_dataset(tmp_path / "dataset")
     script = tmp_path / "script.yaml"
@@ -86,7 +88,9 @@ def test_a_run_that_is_told_to_stop_leaves_nothing_running(plane: Plane, tmp_pat
         "--backend", "modal", "--dataset-dir", str(tmp_path / "dataset"), "--log-dir", str(tmp_path / "logs"),
         "-f", "1,2", "--no-messaging", "--git", "--json",
     ]  # fmt: skip
-    process = subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     deadline = time.monotonic() + 120
     while sum(guest.tags.get("cooperbench-purpose") == "agent" for guest in plane.running()) < 2:
         assert process.poll() is None, process.communicate()
@@ -99,7 +103,9 @@ def test_a_run_that_is_told_to_stop_leaves_nothing_running(plane: Plane, tmp_pat
     assert not list((tmp_path / "logs").rglob("result.json"))
 
 
-def test_work_is_taken_by_other_tools_where_an_agent_broke_its_own(plane: Plane, tmp_path: Path) -> None:
+def test_work_is_taken_by_other_tools_where_an_agent_broke_its_own(
+    plane: Plane, tmp_path: Path
+) -> None:
     write_buildable(tmp_path / "data")
     plane.add_dataset(tmp_path / "data")
     left = run_tiny(tmp_path, "tests.attacks.agents:ClosesTheHarness,oracle", backend="modal")

@@ -42,7 +42,10 @@ def test_what_modal_is_asked_for(plane: Plane, modal: ModalBackend) -> None:
     assert guest.tags["cooperbench-pair"] == "tiny_task-task7-f1_f2"
     assert all(len(value) <= 63 for value in guest.tags.values())
     # Neither a network nor an input to wait on.
-    assert sandbox.run(["bash", "-c", "cat; echo </dev/tcp/1.1.1.1/53"], timeout_seconds=20).returncode != 0
+    assert (
+        sandbox.run(["bash", "-c", "cat; echo </dev/tcp/1.1.1.1/53"], timeout_seconds=20).returncode
+        != 0
+    )
 
 
 def test_settings_reach_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +88,9 @@ def test_what_a_sandbox_reaches(
     assert not asked.allowed_cidrs
 
 
-def test_a_gpu_means_the_older_kind_of_sandbox(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_means_the_older_kind_of_sandbox(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COOPERBENCH_MODAL_GPU", "A100-80GB:2")
     backend = ModalBackend()
     sandbox = backend.create_sandbox(HOST_IMAGE)
@@ -118,7 +123,9 @@ def test_a_setting_that_cannot_be(plane: Plane, name: str, value: str, words: st
 
 
 def test_an_image_without_bash_is_refused_in_one_line(plane: Plane, modal: ModalBackend) -> None:
-    with pytest.raises(UserError, match=r"^im-bare: .*bash is missing; images need sh, bash") as error:
+    with pytest.raises(
+        UserError, match=r"^im-bare: .*bash is missing; images need sh, bash"
+    ) as error:
         modal.create_sandbox(BARE_IMAGE)
     assert "\n" not in str(error.value)
     assert plane.running() == []
@@ -134,7 +141,9 @@ def test_the_end_of_a_lifetime_is_told_as_such(plane: Plane, modal: ModalBackend
 
 def test_streams(plane: Plane, modal: ModalBackend) -> None:
     sandbox = modal.create_sandbox(HOST_IMAGE)
-    stream = sandbox.open_stream(["bash", "-c", 'echo $PWD; read -r line; echo "<$line>"; echo end'])
+    stream = sandbox.open_stream(
+        ["bash", "-c", 'echo $PWD; read -r line; echo "<$line>"; echo end']
+    )
     assert stream.stdout.readline() == b"/workspace\n"
     stream.stdin.write(b"one\n")
     assert stream.stdout.read() == b"<one>\nend\n"
@@ -175,7 +184,9 @@ def test_commands_cost_one_request_and_no_exec(plane: Plane, modal: ModalBackend
 def test_fifty_sandboxes_at_once(plane: Plane, modal: ModalBackend) -> None:
     def work(number: int) -> bytes:
         sandbox = modal.create_sandbox(HOST_IMAGE, timeout=300)
-        return sandbox.run(["bash", "-c", f"echo {number} >own; cat own"], timeout_seconds=60).stdout
+        return sandbox.run(
+            ["bash", "-c", f"echo {number} >own; cat own"], timeout_seconds=60
+        ).stdout
 
     with ThreadPoolExecutor(50) as threads:
         assert list(threads.map(work, range(50))) == [b"%d\n" % number for number in range(50)]
@@ -198,9 +209,13 @@ def test_use_grows_while_a_sandbox_runs(plane: Plane, modal: ModalBackend) -> No
     assert modal.resource_use() == modal.resource_use()
 
 
-def test_programs_are_uploaded_and_mounted(plane: Plane, modal: ModalBackend, tmp_path: Path) -> None:
+def test_programs_are_uploaded_and_mounted(
+    plane: Plane, modal: ModalBackend, tmp_path: Path
+) -> None:
     options = SandboxOptions("agent", programs=make_programs(tmp_path / "programs"))
     open_sandbox(modal, HOST_IMAGE, timeout_seconds=300, options=options)
     (guest,) = plane.running()
     files = [file for mount in guest.definition.mount_ids for file in plane.mounts[mount]]
-    assert [(file.filename, file.mode & 0o777) for file in files] == [(f"{PROGRAMS_DIR}/bin/greet", 0o755)]
+    assert [(file.filename, file.mode & 0o777) for file in files] == [
+        (f"{PROGRAMS_DIR}/bin/greet", 0o755)
+    ]

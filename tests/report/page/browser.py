@@ -29,7 +29,13 @@ class Browser:
         options = webdriver.ChromeOptions()
         options.binary_location = shutil.which("chromium") or ""
         for argument in (
-            *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+            *(
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+            ),
             *("--disable-extensions", "--disable-background-networking", "--window-size=1280,900"),
         ):
             options.add_argument(argument)
@@ -119,8 +125,12 @@ class Browser:
     def assert_silent(self) -> None:
         """Nothing on the console, and nothing loaded from elsewhere."""
         assert self.console() == []
-        asked_for = self.ask("return performance.getEntriesByType('resource').map((one) => one.name)")
-        assert [name for name in asked_for if not name.startswith(("file:", "http://127.0.0.1:"))] == []
+        asked_for = self.ask(
+            "return performance.getEntriesByType('resource').map((one) => one.name)"
+        )
+        assert [
+            name for name in asked_for if not name.startswith(("file:", "http://127.0.0.1:"))
+        ] == []
 
     def contrast_failures(self) -> list[str]:
         """Texts whose contrast is below WCAG AA (4.5 to 1)."""

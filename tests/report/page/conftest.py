@@ -74,7 +74,11 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judgement(text: str) -> dict[str, Any]:
     """A judge.json with this text wherever a model wrote one."""
     quote = {"source": "message:2", "text": text, "start": 0}
-    symptom = {"symptom": "work_overlap", "why": text, "quotes": [quote, {**quote, "source": "patch:agent1"}]}
+    symptom = {
+        "symptom": "work_overlap",
+        "why": text,
+        "quotes": [quote, {**quote, "source": "patch:agent1"}],
+    }
     label = {"cause": "expectation", "summary": text, "symptoms": [symptom]}
     return {
         "schema": "cooperbench.judge/1",

@@ -11,7 +11,14 @@ from selenium.webdriver.common.keys import Keys
 
 from cooperbench.models import SETTINGS
 from cooperbench.report.compare import compare_sides
-from cooperbench.report.loading import Side, arm_folders, load_folder, load_run, run_names, sound_only
+from cooperbench.report.loading import (
+    Side,
+    arm_folders,
+    load_folder,
+    load_run,
+    run_names,
+    sound_only,
+)
 from cooperbench.report.page.build import build_page
 from cooperbench.report.pairs import STATES
 from cooperbench.storage import write_json
@@ -41,9 +48,13 @@ def address_of(repo: str, task: int, name: str, more: str = "run=duo:coop") -> s
 CONFLICT_ADDRESS = address_of(CONFLICT.repo, CONFLICT.task_id, "f{}_f{}".format(*CONFLICT.features))
 
 
-def test_first_page_tells_the_deficit_and_lists_every_pair(browser: Browser, page: Path, logs: Path) -> None:
+def test_first_page_tells_the_deficit_and_lists_every_pair(
+    browser: Browser, page: Path, logs: Path
+) -> None:
     browser.open(page)
-    compared = compare_sides(Side(load_run(logs, "lone"), "solo"), Side(load_run(logs, "duo"), "coop"))
+    compared = compare_sides(
+        Side(load_run(logs, "lone"), "solo"), Side(load_run(logs, "duo"), "coop")
+    )
     deficit = compared.coordination_deficit
     assert deficit is not None
     assert deficit.value is not None
@@ -54,9 +65,9 @@ def test_first_page_tells_the_deficit_and_lists_every_pair(browser: Browser, pag
     # Every chart names its units and its n, in text.
     assert "% of pairs, with 95 % interval" in browser.text("#success-rates svg")
     assert "US dollars" in browser.text("#cost-and-time svg")
-    assert ["n = " in text for text in browser.texts("#success-rates > figure > .scroller text.end")] == [
-        True
-    ] * 7
+    assert [
+        "n = " in text for text in browser.texts("#success-rates > figure > .scroller text.end")
+    ] == [True] * 7
     assert "eval.json is not whole JSON" in browser.text("#what-could-not-be-read")
     browser.assert_silent()
 
@@ -153,7 +164,12 @@ def test_pair_shows_lanes_messages_diffs_tests_and_files(browser: Browser, page:
         assert "conflicts" in side
     assert "✗ conflict" in browser.text(".verdict")
     assert "src/app.py" in browser.text(".verdict")
-    assert [text.split("\n")[0][0] for text in browser.texts("#tests summary")] == ["✓", "✓", "✗", "✗"]
+    assert [text.split("\n")[0][0] for text in browser.texts("#tests summary")] == [
+        "✓",
+        "✓",
+        "✗",
+        "✗",
+    ]
     assert "agent1/trajectory.json" in browser.text("#files")
     browser.assert_silent()
 
@@ -164,10 +180,18 @@ def test_evidence_leads_to_its_message(browser: Browser, page: Path) -> None:
     browser.until(lambda: browser.count(".entry.message.flash") == 1)
 
 
-def test_an_opinion_is_shown_apart_and_only_where_there_is_one(browser: Browser, page: Path) -> None:
+def test_an_opinion_is_shown_apart_and_only_where_there_is_one(
+    browser: Browser, page: Path
+) -> None:
     browser.open(page, CONFLICT_ADDRESS)
     shown = browser.text("#opinion-of-a-judge")
-    for part in ("some/model", "expectation", "work overlap", "it is part of no number", "patch agent1"):
+    for part in (
+        "some/model",
+        "expectation",
+        "work overlap",
+        "it is part of no number",
+        "patch agent1",
+    ):
         assert part in shown
     assert "work overlap" not in browser.text("#coordination")
     browser.click("#opinion-of-a-judge button.plain")
@@ -179,7 +203,9 @@ def test_an_opinion_is_shown_apart_and_only_where_there_is_one(browser: Browser,
     browser.assert_silent()
 
 
-def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(browser: Browser, page: Path) -> None:
+def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(
+    browser: Browser, page: Path
+) -> None:
     killed = next(key for key in keys_of(PAIRS) if coop_kind(key) == "killed")
     browser.open(page, address_of(killed.repo, killed.task_id, "f{}_f{}".format(*killed.features)))
     assert "running" in browser.text("main")
@@ -192,7 +218,9 @@ def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(browser: Br
     browser.assert_silent()
 
 
-def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(browser: Browser, tmp_path: Path) -> None:
+def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(
+    browser: Browser, tmp_path: Path
+) -> None:
     pairs = layout(1, 2, 6)
     unsound, without, *_ = keys_of(pairs)
     kinds: dict[PairKey, Kind] = {unsound: "unsound", without: "no_reference"}
@@ -218,12 +246,18 @@ def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(browser: Bro
     assert browser.count(ROWS) == 1
     browser.open(tmp_path / "all.html", "#/?q=unsound")
     assert browser.count(ROWS) == 1
-    browser.open(tmp_path / "all.html", address_of(without.repo, without.task_id, "f1_f3", "run=r:coop"))
+    browser.open(
+        tmp_path / "all.html", address_of(without.repo, without.task_id, "f1_f3", "run=r:coop")
+    )
     assert STATES["no_reference"].sentence in browser.text("main")
-    assert "feature 3: the golden patch does not pass: ImportError in test_x" in browser.text(".notes")
+    assert "feature 3: the golden patch does not pass: ImportError in test_x" in browser.text(
+        ".notes"
+    )
     assert browser.count(".verdict") == 0
     assert browser.count(".lanes .entry") > 4
-    browser.open(tmp_path / "all.html", address_of(unsound.repo, unsound.task_id, "f1_f2", "run=r:coop"))
+    browser.open(
+        tmp_path / "all.html", address_of(unsound.repo, unsound.task_id, "f1_f2", "run=r:coop")
+    )
     assert "unsound: the tests of feature 2 pass without the feature" in browser.text(".notes")
     build_page(sound_only([run]), tmp_path / "sound.html")
     browser.open(tmp_path / "sound.html")
@@ -233,7 +267,9 @@ def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(browser: Bro
     browser.assert_silent()
 
 
-def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(browser: Browser, tmp_path: Path) -> None:
+def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
     pairs = layout(1, 2, 4)
     key, *_ = keys_of(pairs)
     write_run(tmp_path, "r", pairs, lambda one: "suspicious" if one == key else "passed")
@@ -271,7 +307,9 @@ def test_all_text_has_enough_contrast(browser: Browser, page: Path, dark: bool) 
     browser.look(dark=dark)
     for address in ("", CONFLICT_ADDRESS):
         browser.open(page, address)
-        assert browser.ask("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+        assert browser.ask("return document.documentElement.dataset.theme") == (
+            "dark" if dark else "light"
+        )
         assert browser.contrast_failures() == []
 
 
@@ -290,7 +328,9 @@ def every_other_task(key: PairKey) -> Kind:
     return "capability" if key.task_id % 2 else "passed"
 
 
-def test_phone_never_scrolls_sideways(browser: Browser, page: Path, logs: Path, tmp_path: Path) -> None:
+def test_phone_never_scrolls_sideways(
+    browser: Browser, page: Path, logs: Path, tmp_path: Path
+) -> None:
     browser.look(width=375, height=700)
     for setting in SETTINGS:
         name = f"another-{setting}-with-a-rather-long-name"
@@ -307,7 +347,9 @@ def test_phone_never_scrolls_sideways(browser: Browser, page: Path, logs: Path, 
     assert browser.ask("return document.documentElement.scrollWidth") == 375
     for address in ("", CONFLICT_ADDRESS, CONFLICT_ADDRESS + "&vs=lone:solo"):
         browser.open(page, address)
-        browser.ask("document.querySelectorAll('main details').forEach((one) => { one.open = true; })")
+        browser.ask(
+            "document.querySelectorAll('main details').forEach((one) => { one.open = true; })"
+        )
         assert browser.ask("return document.documentElement.scrollWidth") == 375, address
 
 
@@ -327,7 +369,9 @@ def test_hundreds_of_pairs_come_as_one_scrolls(browser: Browser, tmp_path: Path)
     browser.assert_silent()
 
 
-def test_rows_come_also_when_one_scrolls_on_before_the_next_frame(browser: Browser, tmp_path: Path) -> None:
+def test_rows_come_also_when_one_scrolls_on_before_the_next_frame(
+    browser: Browser, tmp_path: Path
+) -> None:
     """The end of the table is then in sight before and after: no change that an observer would tell of."""
     write_run(tmp_path, "many", layout(4, 10, 250), "passed", style=Style(bare=True))
     build_page([load_run(tmp_path, "many")], tmp_path / "many.html")
@@ -342,7 +386,9 @@ def test_rows_come_also_when_one_scrolls_on_before_the_next_frame(browser: Brows
 
 def test_times_in_the_lanes_are_rounded_not_cut(browser: Browser, page: Path) -> None:
     browser.open(page)
-    script = files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
+    script = (
+        files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
+    )
     times = {
         0: "0:00.0",
         0.96: "0:01.0",
@@ -352,7 +398,9 @@ def test_times_in_the_lanes_are_rounded_not_cut(browser: Browser, page: Path) ->
         61.5: "1:01",
         3600: "60:00",
     }
-    assert browser.ask(f"{script}\nreturn arguments[0].map(moment)", list(times)) == list(times.values())
+    assert browser.ask(f"{script}\nreturn arguments[0].map(moment)", list(times)) == list(
+        times.values()
+    )
 
 
 HOSTILE = (
@@ -399,10 +447,10 @@ def test_hostile_text_stays_text(browser: Browser, tmp_path: Path, split: bool) 
 
 
 def test_a_team_shows_its_tasks_and_what_the_lead_merged(browser: Browser, tmp_path: Path) -> None:
-    team = (
-        "coop-task-create --assign agent2 '<b>change</b> app.txt'; coop-task-create other; coop-task-claim 2"
+    team = "coop-task-create --assign agent2 '<b>change</b> app.txt'; coop-task-create other; coop-task-claim 2"
+    script = write_script(
+        tmp_path / "script.yaml", {1: [{"run": team}], 2: [{"apply": "two.patch"}]}
     )
-    script = write_script(tmp_path / "script.yaml", {1: [{"run": team}], 2: [{"apply": "two.patch"}]})
     (tmp_path / "two.patch").write_text(golden(2))
     run_tiny(tmp_path, "scripted", setting="team", agent_config=str(script))
     build_page([load_run(tmp_path / "logs", "r")], tmp_path / "team.html")
@@ -438,7 +486,9 @@ def test_many_agents_have_a_lane_each_and_a_curve(browser: Browser, tmp_path: Pa
     browser.look(dark=True)
     assert browser.contrast_failures() == []
     # Wide lanes scroll, the page does not.
-    assert browser.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.driver.execute_script(
+        "return document.documentElement.scrollWidth <= innerWidth"
+    )
     browser.assert_silent()
     browser.open(tmp_path / "four.html")
     assert "agents; below it the number of groups" in browser.text("#number-of-agents svg")

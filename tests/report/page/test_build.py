@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
 
 def details_of(page: Path) -> list[dict[str, Any]]:
-    found = re.findall(r'<script type="text/plain" id="detail-\d+">([^<]*)</script>', page.read_text())
+    found = re.findall(
+        r'<script type="text/plain" id="detail-\d+">([^<]*)</script>', page.read_text()
+    )
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
 
 
 def overview_of(page: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="overview">([^<]*)</script>', page.read_text())
+    found = re.search(
+        r'<script type="application/json" id="overview">([^<]*)</script>', page.read_text()
+    )
     assert found
     content: dict[str, Any] = json.loads(found[1])
     return content
@@ -64,10 +68,12 @@ def test_every_attempt_is_in_the_file_under_the_number_of_the_table(page: Path) 
 def test_the_same_runs_give_the_same_details(page: Path, logs: Path, tmp_path: Path) -> None:
     build_page([load_run(logs, "duo"), load_run(logs, "lone")], tmp_path / "again.html", split=True)
     beside = sorted((tmp_path / "again.pairs").iterdir(), key=lambda one: int(one.stem))
-    texts = [re.fullmatch(r'cooperbenchDetail\(\d+,"([^"]*)"\)\n', one.read_text()) for one in beside]
-    assert [json.loads(gzip.decompress(base64.b64decode(text[1]))) for text in texts if text] == details_of(
-        page
-    )
+    texts = [
+        re.fullmatch(r'cooperbenchDetail\(\d+,"([^"]*)"\)\n', one.read_text()) for one in beside
+    ]
+    assert [
+        json.loads(gzip.decompress(base64.b64decode(text[1]))) for text in texts if text
+    ] == details_of(page)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["again.html", "again.pairs"]
 
 
@@ -85,7 +91,9 @@ def test_a_split_report_replaces_its_own_folder_and_no_other(logs: Path, tmp_pat
     assert mine.read_text() == "years of work"
 
 
-def test_runs_without_pairs_and_folders_as_target_are_refused_in_one_line(tmp_path: Path, logs: Path) -> None:
+def test_runs_without_pairs_and_folders_as_target_are_refused_in_one_line(
+    tmp_path: Path, logs: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="no pairs in empty"):
@@ -102,7 +110,8 @@ def test_bytes_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
     trajectory.write_text(trajectory.read_text().replace("I look at", "\\ud800 I look at"))
     name = b"src/\xff.py"
     files.agent("agent1").patch.write_bytes(
-        b"diff --git a/%b b/%b\n--- a/%b\n+++ b/%b\n@@ -1 +1 @@\n-\xfe\n+\xfd\n" % (name, name, name, name)
+        b"diff --git a/%b b/%b\n--- a/%b\n+++ b/%b\n@@ -1 +1 @@\n-\xfe\n+\xfd\n"
+        % (name, name, name, name)
     )
     files.agent("agent2").patch.write_bytes(b"\x00\x01 no patch at all")
     files.conversation.write_text("[1, 2")
@@ -118,7 +127,9 @@ def test_bytes_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
 def test_no_content_ends_the_element_that_it_stands_in(content: dict[str, object]) -> None:
     text = embedded_json({"content": content})
     assert "<" not in text
-    assert json.loads(text) == json.loads(json.dumps({"content": content}).encode("utf-8", "replace"))
+    assert json.loads(text) == json.loads(
+        json.dumps({"content": content}).encode("utf-8", "replace")
+    )
 
 
 @given(st.integers(0, 3 * MOST_CHARACTERS))

@@ -36,7 +36,13 @@ def marks(
         (changed(l8="b\n"), (), ""),
         (changed(l5="a\n"), (), ""),
     ],
-    ids=["same line in a conflict", "same line merged", "neighbouring line", "near line", "same change"],
+    ids=[
+        "same line in a conflict",
+        "same line merged",
+        "neighbouring line",
+        "near line",
+        "same change",
+    ],
 )
 def test_hunks_are_marked_where_their_changes_touch(
     other: bytes, conflicting: tuple[str, ...], wanted: str

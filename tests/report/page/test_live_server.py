@@ -54,7 +54,9 @@ def ask(
 
 def run_with(logs: Path, kind: Kind) -> Path:
     """A run whose second pair ends so, or has not ended yet."""
-    return write_run(logs, "going", PAIRS, lambda key: "passed" if key.features == (1, 2) else kind).root
+    return write_run(
+        logs, "going", PAIRS, lambda key: "passed" if key.features == (1, 2) else kind
+    ).root
 
 
 def finish(logs: Path, kind: Kind) -> None:
@@ -63,7 +65,9 @@ def finish(logs: Path, kind: Kind) -> None:
 
 
 def cell(overview: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(pair["cells"][0] for pair in overview["pairs"] if pair["name"] == name)
+    found: dict[str, Any] = next(
+        pair["cells"][0] for pair in overview["pairs"] if pair["name"] == name
+    )
     return found
 
 
@@ -88,7 +92,9 @@ def test_overview_and_details_follow_the_files(tmp_path: Path) -> None:
         assert [one["text"] for one in json.loads(body)["messages"]] == [talk.text for talk in TALK]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""]
+)
 def test_other_names_for_this_server_get_nothing(tmp_path: Path, host: str) -> None:
     with served(run_with(tmp_path, "passed")) as server:
         port = server.server_port
@@ -143,8 +149,18 @@ def test_open_page_shows_what_happens_meanwhile(browser: Browser, tmp_path: Path
 
 def test_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     run_with(tmp_path, "passed")
-    command = [sys.executable, "-m", "cooperbench", "view", "--no-browser", "--log-dir", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "cooperbench",
+        "view",
+        "--no-browser",
+        "--log-dir",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", url)
@@ -158,7 +174,9 @@ def test_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=30)
         connection.close()
     assert (process.returncode, errors) == (0, "")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         # At once: it may not serve yet.

@@ -90,7 +90,9 @@ class CliAgent(InstalledAgent):
             self._inside(pattern)
         _model_kwargs(config_path)
 
-    def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
+    def check_model(
+        self, model: str, config_path: Path | None, base_url: str | None = None
+    ) -> None:
         llm.check_model(model, _model_kwargs(config_path), base_url)
         known: dict[str, Any] = {}
         with suppress(Exception):  # one that is in no list, at a server of the user's
@@ -138,7 +140,9 @@ class CliAgent(InstalledAgent):
         found = sorted(folder.glob(pattern))
         if not found:
             advice = FRAMEWORKS[self.framework].install_command
-            raise UserError(f"agent {self.framework!r} is incomplete, {folder} has no {pattern}: {advice}")
+            raise UserError(
+                f"agent {self.framework!r} is incomplete, {folder} has no {pattern}: {advice}"
+            )
         return f"{PROGRAMS_DIR}/{found[0].relative_to(folder)}"
 
 
@@ -147,8 +151,20 @@ class ClaudeCodeAgent(CliAgent):
     executable = "node_modules/@anthropic-ai/claude-code-linux-*/claude"
 
     def launch(self, place: Place) -> Launch:
-        words = ["-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"]
-        words += ["--model", place.model, "--mcp-config", f"{AGENT_DIR}/mcp.json", "--strict-mcp-config"]
+        words = [
+            "-p",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+            "--dangerously-skip-permissions",
+        ]
+        words += [
+            "--model",
+            place.model,
+            "--mcp-config",
+            f"{AGENT_DIR}/mcp.json",
+            "--strict-mcp-config",
+        ]
         words += ["--disallowedTools", "WebFetch,WebSearch"]
         server = {"type": "http", "url": f"{place.url}/mcp", "headers": _bearer(place)}
         env = {
@@ -164,7 +180,9 @@ class ClaudeCodeAgent(CliAgent):
             "IS_SANDBOX": "1",
         }
         servers = {_MCP_SERVER: server} if place.messaging else {}
-        return Launch([place.program, *words], env, {"mcp.json": json.dumps({"mcpServers": servers})})
+        return Launch(
+            [place.program, *words], env, {"mcp.json": json.dumps({"mcpServers": servers})}
+        )
 
 
 class CodexAgent(CliAgent):
@@ -172,7 +190,13 @@ class CodexAgent(CliAgent):
     executable = "node_modules/@openai/codex/vendor/*/bin/codex"
 
     def launch(self, place: Place) -> Launch:
-        words = ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-"]
+        words = [
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            "-",
+        ]
         settings: dict[str, Any] = {
             "model": place.model,
             "model_provider": "cooperbench",
@@ -265,7 +289,10 @@ def _run(launch: Launch, session: Session, access: Access) -> int | None:
     env = {**launch.env}
     start = ["sh", "-c", _SCRIPT, "program", env.pop("PATH", ""), "env"]
     words = [*start, *(f"{name}={value}" for name, value in env.items()), *launch.argv]
-    with ThreadPoolExecutor(1, "program") as pool, closing(session.sandbox.open_stream(words)) as stream:
+    with (
+        ThreadPoolExecutor(1, "program") as pool,
+        closing(session.sandbox.open_stream(words)) as stream,
+    ):
         exit_code = pool.submit(stream.stdout.readline)
         while not access.ended.is_set():
             try:
@@ -282,7 +309,8 @@ def _output(session: Session) -> str:
     text = ""
     with suppress(SandboxError):
         done = session.sandbox.run(
-            ["tail", "-c", str(_KEPT_BYTES), f"{AGENT_DIR}/{OUTPUT_LOG}"], timeout_seconds=_TAIL_SECONDS
+            ["tail", "-c", str(_KEPT_BYTES), f"{AGENT_DIR}/{OUTPUT_LOG}"],
+            timeout_seconds=_TAIL_SECONDS,
         )
         text = redact(done.stdout_read())
     (session.folder / OUTPUT_LOG).write_text(text, "utf-8")
@@ -300,7 +328,9 @@ def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
             return {}
         case {"model": {"model_kwargs": dict(kwargs), **more}, **others} if not more and not others:
             return {str(name): value for name, value in kwargs.items()}
-    raise UserError(f"{config_path}: its config has model.model_kwargs, a mapping, and nothing else")
+    raise UserError(
+        f"{config_path}: its config has model.model_kwargs, a mapping, and nothing else"
+    )
 
 
 def _check_node(sandbox: RichSandbox, node: str) -> None:
@@ -309,5 +339,9 @@ def _check_node(sandbox: RichSandbox, node: str) -> None:
     if done.timed_out:
         raise SandboxError("the sandbox takes too long to start a program")
     if done.returncode != 0:
-        said = (done.stderr_read().strip() or f"exit code {done.returncode}").rpartition("\n")[2][:200]
-        raise UserError(f"command-line agents need an image with glibc 2.28 or newer and libstdc++: {said}")
+        said = (done.stderr_read().strip() or f"exit code {done.returncode}").rpartition("\n")[2][
+            :200
+        ]
+        raise UserError(
+            f"command-line agents need an image with glibc 2.28 or newer and libstdc++: {said}"
+        )

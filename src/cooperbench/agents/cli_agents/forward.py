@@ -116,7 +116,9 @@ class Forward:
             return
         target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         targets[number] = target
-        threading.Thread(target=self._copy, args=(number, target, stdin), name="forward", daemon=True).start()
+        threading.Thread(
+            target=self._copy, args=(number, target, stdin), name="forward", daemon=True
+        ).start()
 
     def _copy(self, number: int, target: socket.socket, stdin: IO[bytes]) -> None:
         """What the harness sends, in a thread of its own."""

@@ -37,7 +37,9 @@ class MiniSweAgent:
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
         self._config(config_path)
 
-    def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
+    def check_model(
+        self, model: str, config_path: Path | None, base_url: str | None = None
+    ) -> None:
         llm.check_model(model, self._config(config_path).model.model_kwargs, base_url)
 
     def run(self, session: Session) -> None:

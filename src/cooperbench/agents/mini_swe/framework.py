@@ -16,7 +16,10 @@ from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import builtin_config_dir
 from minisweagent.environments.local import LocalEnvironment
 from minisweagent.models.litellm_model import LitellmModel, LitellmModelConfig
-from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel, LitellmTextbasedModelConfig
+from minisweagent.models.litellm_textbased_model import (
+    LitellmTextbasedModel,
+    LitellmTextbasedModelConfig,
+)
 from minisweagent.models.utils.actions_toolcall import BASH_TOOL
 from minisweagent.utils.serialize import recursive_merge
 from pydantic import BaseModel, StringConstraints, ValidationError
@@ -120,7 +123,9 @@ def _check_model(model: LitellmModelConfig) -> None:
     if not isinstance(model.model_kwargs.get("timeout", 1), int | float):
         raise ValueError("model.model_kwargs.timeout is no number of seconds")
     if model.litellm_model_registry and not Path(model.litellm_model_registry).is_file():
-        raise ValueError(f"model.litellm_model_registry: no such file: {model.litellm_model_registry}")
+        raise ValueError(
+            f"model.litellm_model_registry: no such file: {model.litellm_model_registry}"
+        )
     for key in ("action_regex", "multimodal_regex"):
         try:
             re.compile(getattr(model, key, ""))
@@ -165,8 +170,14 @@ class SandboxEnvironment(LocalEnvironment):
         """One command, stdout and stderr in the order in which they came. The submission ends the agent."""
         command = str(action.get("command", ""))
         seconds = self.config.timeout
-        result = self._session.execute(self._prefix + command, timeout_seconds=seconds, shown=command)
-        late = f"The command was ended: it took longer than {seconds} seconds." if result.timed_out else ""
+        result = self._session.execute(
+            self._prefix + command, timeout_seconds=seconds, shown=command
+        )
+        late = (
+            f"The command was ended: it took longer than {seconds} seconds."
+            if result.timed_out
+            else ""
+        )
         text = result.stdout_read() + result.stderr_read()
         output = {"output": text, "returncode": result.returncode, "exception_info": late}
         self._check_finished(output)
@@ -258,5 +269,9 @@ class Loop(DefaultAgent):
                 limit = f"step limit of {self.config.step_limit} (agent config) reached"
                 raise AgentFailure("step_limit", limit)
             case "LimitsExceeded":
-                raise AgentFailure("cost_limit", f"cost limit of ${self.config.cost_limit:g} reached")
-        raise AgentFailure("gave_up", f"the framework ended with {extra.get('exit_status') or 'nothing'}")
+                raise AgentFailure(
+                    "cost_limit", f"cost limit of ${self.config.cost_limit:g} reached"
+                )
+        raise AgentFailure(
+            "gave_up", f"the framework ended with {extra.get('exit_status') or 'nothing'}"
+        )

@@ -24,7 +24,14 @@ from cooperbench.models import Pair, Setting
 if TYPE_CHECKING:
     from cooperbench.gateway.access import Access
 
-_MODEL_SUFFIXES = ("_API_KEY", "_API_BASE", "_BASE_URL", "_API_VERSION", "_ORGANIZATION", "_PROJECT")
+_MODEL_SUFFIXES = (
+    "_API_KEY",
+    "_API_BASE",
+    "_BASE_URL",
+    "_API_VERSION",
+    "_ORGANIZATION",
+    "_PROJECT",
+)
 _MODEL_PREFIXES = (
     "AWS_", "AZURE_", "GOOGLE_", "VERTEX", "GEMINI_", "LITELLM_", "OPENAI_", "ANTHROPIC_", "HF_",
 )  # fmt: skip
@@ -55,7 +62,11 @@ class WorkerAgent:
         self._work(session, read_yaml(session.config_path), _model_variables())
 
     def _work(
-        self, session: Session, config: Any, model_variables: Mapping[str, str], access: Access | None = None
+        self,
+        session: Session,
+        config: Any,
+        model_variables: Mapping[str, str],
+        access: Access | None = None,
     ) -> None:
         argv, environment = self.command(), self.environment()
         with Worker(session, argv, environment, self.silence_seconds, access) as worker:
@@ -93,7 +104,9 @@ class FrameworkAgent(InstalledAgent, WorkerAgent):
     model_section: ClassVar[tuple[str, ...]]
     """Where the agent config has the framework's settings of the model."""
 
-    def check_model(self, model: str, config_path: Path | None, base_url: str | None = None) -> None:
+    def check_model(
+        self, model: str, config_path: Path | None, base_url: str | None = None
+    ) -> None:
         llm.check_model(model, self._read_config(config_path)[1], base_url)
 
     def run(self, session: Session) -> None:
@@ -123,7 +136,9 @@ class FrameworkAgent(InstalledAgent, WorkerAgent):
         for name in self.model_section:
             section = section.get(name) if isinstance(section, dict) else None
         names = list(section) if isinstance(section, dict) else []
-        return config, {name: section.pop(name) for name in names if _GATEWAY_SETTING.fullmatch(str(name))}
+        return config, {
+            name: section.pop(name) for name in names if _GATEWAY_SETTING.fullmatch(str(name))
+        }
 
     def command(self) -> Sequence[str]:
         return [str(self.installed().python), str(self.script)]

@@ -107,8 +107,12 @@ class Harness:
         """FileNotFoundError where there is none."""
         return base64.b64decode(self._ask("read_file", path=path)["content_base64"])
 
-    def write_file(self, path: str, data: bytes, *, step: bool = True, executable: bool = False) -> None:
-        self._ask("write_file", path=path, content_base64=_encoded(data), step=step, executable=executable)
+    def write_file(
+        self, path: str, data: bytes, *, step: bool = True, executable: bool = False
+    ) -> None:
+        self._ask(
+            "write_file", path=path, content_base64=_encoded(data), step=step, executable=executable
+        )
 
     def send_message(self, to: str, text: str) -> Result:
         """To a colleague, or `all`."""
@@ -208,7 +212,9 @@ class Shell:
         self, command: str, *, timeout_seconds: float = 600.0, step: bool = True, thought: str = ""
     ) -> Result:
         """stdout has everything, in the order in which it was written. A command that is ended leaves no trace."""
-        preamble = _RESTORE.format(folder=shlex.quote(self._folder), start=shlex.quote(self._start_folder))
+        preamble = _RESTORE.format(
+            folder=shlex.quote(self._folder), start=shlex.quote(self._start_folder)
+        )
         text = f"{preamble}eval {shlex.quote(command)}"
         if len(text.encode("utf-8", "surrogatepass")) > LONGEST_ARGUMENT:
             path = f"{self._folder}-command"

@@ -142,7 +142,9 @@ class SandboxEditor(ToolExecutor):
     def _in_sandbox(self, observation: FileEditorObservation) -> FileEditorObservation:
         """With the sandbox's paths in it."""
         content = [
-            TextContent(text=part.text.replace(self._copies, "")) if isinstance(part, TextContent) else part
+            TextContent(text=part.text.replace(self._copies, ""))
+            if isinstance(part, TextContent)
+            else part
             for part in observation.content
         ]
         path = observation.path and observation.path.replace(self._copies, "")
@@ -223,7 +225,9 @@ def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
         "condenser": get_default_condenser(llm=llm.model_copy(update={"usage_id": "condenser"})),
         **section(config, "agent", set(Agent.model_fields) - {"llm", "tools"}),
     }
-    agent = ColleagueAgent(llm=llm, tools=[Tool(name=_TOOLS[name].name) for name in names], **settings)
+    agent = ColleagueAgent(
+        llm=llm, tools=[Tool(name=_TOOLS[name].name) for name in names], **settings
+    )
     agent._harness = harness
     terminal = section(config, "terminal", {"timeout_seconds"})
     agent._terminal_seconds = float(terminal.get("timeout_seconds", _TERMINAL_SECONDS))
@@ -256,10 +260,18 @@ def outcome(conversation: Any) -> Verdict:
         return Verdict("done", "submitted", "")
     if status == ConversationExecutionStatus.STUCK:
         return Verdict("done", "stuck", "the framework found the agent going in circles")
-    errors = [event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)]
-    code, text = (errors[-1].code, errors[-1].detail) if errors else ("", f"it ended as {status.value}")
+    errors = [
+        event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)
+    ]
+    code, text = (
+        (errors[-1].code, errors[-1].detail) if errors else ("", f"it ended as {status.value}")
+    )
     limit = {"MaxIterationsReached": "step_limit", "MaxBudgetReached": "cost_limit"}.get(code)
-    return Verdict("done", limit, f"{text} (agent config)") if limit else Verdict("failed", "infra", text)
+    return (
+        Verdict("done", limit, f"{text} (agent config)")
+        if limit
+        else Verdict("failed", "infra", text)
+    )
 
 
 gc.freeze()

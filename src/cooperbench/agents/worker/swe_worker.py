@@ -46,7 +46,9 @@ class SandboxRuntime(DummyRuntime):
         self._shells[request.session] = Shell(self._harness, request.session, "/")
         files = [shlex.quote(path) for path in request.startup_source]
         sources = " ".join(f"[ ! -e {file} ] || . {file};" for file in files)
-        result = self._run(self._shells[request.session], sources or "true", request.startup_timeout)
+        result = self._run(
+            self._shells[request.session], sources or "true", request.startup_timeout
+        )
         return rex.CreateBashSessionResponse(output=result.stdout)
 
     async def run_in_session(self, action: rex.Action) -> rex.Observation:
@@ -73,7 +75,9 @@ class SandboxRuntime(DummyRuntime):
         seconds = command.timeout or _DEFAULT_SECONDS
         result = self._harness.exec(words, timeout_seconds=seconds, step=False)
         _check(result, command.command, raises=command.check)
-        return rex.CommandResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode)
+        return rex.CommandResponse(
+            stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode
+        )
 
     async def read_file(self, request: rex.ReadFileRequest) -> rex.ReadFileResponse:
         data = self._harness.read_file(str(request.path))
@@ -101,7 +105,9 @@ class SandboxRuntime(DummyRuntime):
 
     def _run(self, shell: Shell, command: str, seconds: float | None) -> Result:
         is_step, thought = self.thought is not None, self.thought or ""
-        return shell.run(command, timeout_seconds=seconds or _DEFAULT_SECONDS, step=is_step, thought=thought)
+        return shell.run(
+            command, timeout_seconds=seconds or _DEFAULT_SECONDS, step=is_step, thought=thought
+        )
 
 
 def _check(result: Result, command: Any, *, raises: bool, more: str = "") -> None:
@@ -130,7 +136,9 @@ class ColleagueHook:
     def on_init(self, *, agent: Any) -> None:
         self._agent = agent
 
-    def on_query_message_added(self, *, role: str, content: Any, message_type: str, **_: Any) -> None:
+    def on_query_message_added(
+        self, *, role: str, content: Any, message_type: str, **_: Any
+    ) -> None:
         """The prompts, once each; what the model and the sandbox say is on record already."""
         kind = "system" if message_type == "system_prompt" else "task" if role == "user" else ""
         if kind and kind not in self._told:
@@ -182,9 +190,14 @@ def work(harness: Harness) -> Verdict:
         result = agent.run(env=env, problem_statement=task, output_dir=folder)
     except TotalCostLimitExceededError as error:
         return Verdict("done", "cost_limit", f"SWE-agent: {error}")
-    exit_status, most_calls = str(result.info.get("exit_status")), config.model.per_instance_call_limit
+    exit_status, most_calls = (
+        str(result.info.get("exit_status")),
+        config.model.per_instance_call_limit,
+    )
     if "exit_cost" in exit_status and 0 < most_calls < agent.model.stats.api_calls:
-        return Verdict("done", "step_limit", f"limit of {most_calls} model calls reached (agent config)")
+        return Verdict(
+            "done", "step_limit", f"limit of {most_calls} model calls reached (agent config)"
+        )
     return outcome(exit_status)
 
 
@@ -210,7 +223,9 @@ def agent_settings(start: dict[str, Any]) -> dict[str, Any]:
     extended = folder / str(config.get("extends", "default.yaml"))
     if not extended.is_file():
         raise BadConfig(f"SWE-agent has no config {extended.name!r} to extend")
-    settings: dict[str, Any] = merge_nested_dicts(yaml.safe_load(extended.read_text())["agent"], own)
+    settings: dict[str, Any] = merge_nested_dicts(
+        yaml.safe_load(extended.read_text())["agent"], own
+    )
     model = settings.setdefault("model", {})
     model["name"] = start["model"]
     model.setdefault("completion_kwargs", {}).setdefault("timeout", MODEL_CALL_SECONDS)

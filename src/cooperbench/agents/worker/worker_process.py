@@ -87,11 +87,19 @@ class Worker:
         """Of a worker whose model is asked through the gateway."""
         self._silence_seconds = silence_seconds
         self._name = Path(argv[-1]).name
-        self._home = tempfile.TemporaryDirectory(prefix=owned_prefix("worker"), ignore_cleanup_errors=True)
+        self._home = tempfile.TemporaryDirectory(
+            prefix=owned_prefix("worker"), ignore_cleanup_errors=True
+        )
         self._unread = bytearray()
         self._last_stderr = ""
         told, self._control = os.pipe()
-        supervisor = [sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("supervisor.py"))]
+        supervisor = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-B",
+            str(Path(__file__).with_name("supervisor.py")),
+        ]
         # No key of the user's: those that the model needs come in the first message.
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         own = {"HOME": self._home.name, "TMPDIR": self._home.name, "PYTHONUNBUFFERED": "1"}
@@ -139,15 +147,21 @@ class Worker:
                 self._wait(_GRACE_SECONDS)
                 status = str(message.get("status", "submitted"))
                 if not re.fullmatch(r"\w{1,40}", status, re.ASCII):
-                    raise InfraError(f"the worker ended with a status that is none: {status[:100]!r}")
+                    raise InfraError(
+                        f"the worker ended with a status that is none: {status[:100]!r}"
+                    )
                 if status != "submitted":
                     raise AgentFailure(status, text)
             case "failed" if message.get("kind") == "user":
                 raise UserError(" ".join(text.split()))
             case "failed":
-                raise InfraError(f"the worker failed: {text or 'no reason given' + self._last_stderr}")
+                raise InfraError(
+                    f"the worker failed: {text or 'no reason given' + self._last_stderr}"
+                )
             case other:
-                raise InfraError(f"the worker sent a message of an unknown type: {str(other)[:100]!r}")
+                raise InfraError(
+                    f"the worker sent a message of an unknown type: {str(other)[:100]!r}"
+                )
 
     def _serve(self, request: Mapping[str, Any]) -> None:
         answer: dict[str, Any] = {"id": request.get("id")}
@@ -240,7 +254,10 @@ class Worker:
                     left -= len(piece)
                     cut = f"\n[… the rest is left out, after {LOG_BYTES >> 20} MB]\n"
                     # On a full disk it is incomplete; what matters more says so.
-                    with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
+                    with (
+                        contextlib.suppress(OSError),
+                        log.open("a", errors="backslashreplace") as file,
+                    ):
                         file.write(text if left > 0 else cut)
 
 
@@ -261,7 +278,10 @@ def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict
             content = session.read_file(_text(params, "path"))
             return {"content_base64": base64.b64encode(content).decode()}
         case "write_file":
-            data, mode = _decoded(params, "content_base64"), 0o755 if params.get("executable") else 0o644
+            data, mode = (
+                _decoded(params, "content_base64"),
+                0o755 if params.get("executable") else 0o644,
+            )
             session.write_file(_text(params, "path"), data, mode, step=step)
         case "send_message":
             to = str(params.get("to") or "all")

@@ -95,7 +95,9 @@ class DockerBackend:
     def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
-        return self.images.commit(sandbox, layer_name(INSTALLS, task, key), task, source, INSTALLS).name
+        return self.images.commit(
+            sandbox, layer_name(INSTALLS, task, key), task, source, INSTALLS
+        ).name
 
     @staticmethod
     def clean() -> list[str]:
@@ -119,10 +121,14 @@ class DockerBackend:
         """While one process or thread makes an image ready, others wait for it."""
         return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
 
-    def _make(self, image: str, timeout: int, workdir: str, options: SandboxOptions) -> DockerSandbox:
+    def _make(
+        self, image: str, timeout: int, workdir: str, options: SandboxOptions
+    ) -> DockerSandbox:
         session = self.session
         engine, found, name = session.engine, session.images.get(image), session.new_name()
-        command = first_command(timeout, judged=options.judged, trusted=found.image_id in self._proven)
+        command = first_command(
+            timeout, judged=options.judged, trusted=found.image_id in self._proven
+        )
         stream: ContainerStream | None = None
         try:
             with engine.faults(f"making a sandbox of {found.name}"):

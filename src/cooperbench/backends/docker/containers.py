@@ -59,13 +59,23 @@ class EngineSession:
                 )
 
     def create_container(
-        self, image: EngineImage, name: str, command: list[str], workdir: str, options: SandboxOptions
+        self,
+        image: EngineImage,
+        name: str,
+        command: list[str],
+        workdir: str,
+        options: SandboxOptions,
     ) -> None:
         """Made, not started. Its entrypoint is cleared, its stdin open."""
         self.check_mounts()
         network = self._network(options)
         mounts = [
-            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
+            {
+                "Type": "bind",
+                "Source": mount.source,
+                "Target": mount.target,
+                "ReadOnly": not mount.writable,
+            }
             for mount in self._settings.mounts
         ]
         # Volumes begin with what the image has there, and are part of no image that is made of the container.

@@ -101,14 +101,18 @@ def cannot_connect(error: Exception, where: str, wanted: str) -> UserError:
     elif podman:
         advice = "start it: systemctl --user start podman.socket, or set CONTAINER_HOST"
     else:
-        advice = "start it: sudo systemctl start docker, or start Docker Desktop; or set DOCKER_HOST"
+        advice = (
+            "start it: sudo systemctl start docker, or start Docker Desktop; or set DOCKER_HOST"
+        )
     return UserError(f"{what}: {advice}; or use --backend local ({words})")
 
 
 class Engine:
     """A connection to one engine, safe to share between threads. `api` is docker-py's low-level client."""
 
-    def __init__(self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None) -> None:
+    def __init__(
+        self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None
+    ) -> None:
         """`service` ends with it."""
         self.api = api
         self.where = where
@@ -164,7 +168,9 @@ class PodmanService:
     def __init__(self, executable: str) -> None:
         found = shutil.which(executable)
         if found is None:
-            raise UserError(f"there is no {executable!r} to start; install Podman, or use --backend local")
+            raise UserError(
+                f"there is no {executable!r} to start; install Podman, or use --backend local"
+            )
         self._folder = Path(tempfile.mkdtemp(prefix=owned_prefix("podman")))
         self.url = f"unix://{self._folder}/podman.sock"
         argv = [found, "system", "service", "--time=0", self.url]
@@ -202,7 +208,9 @@ class PodmanService:
             time.sleep(0.02)
             said = (self._folder / "log").read_text("utf-8", "replace").strip()
         why = printable(said.rpartition("\n")[2]) or "no reason given"
-        raise UserError(f"podman system service did not start: {why}; try `podman info`, or --backend local")
+        raise UserError(
+            f"podman system service did not start: {why}; try `podman info`, or --backend local"
+        )
 
 
 def connect(executable: str = "docker") -> Engine:
@@ -217,7 +225,9 @@ def connect(executable: str = "docker") -> Engine:
         raise UserError(f"the docker backend needs the Python package docker: {hint}") from error
     if not Path(executable).name.endswith("podman"):
         if executable != "docker" and shutil.which(executable) is None:
-            raise UserError(f"there is no {executable!r}; MSWEA_DOCKER_EXECUTABLE is docker or a podman")
+            raise UserError(
+                f"there is no {executable!r}; MSWEA_DOCKER_EXECUTABLE is docker or a podman"
+            )
         where, options = _docker_address(docker)
         return _connect_to(docker, where, options)
     if named := os.environ.get("CONTAINER_HOST"):
@@ -245,7 +255,9 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
             return options.pop("base_url", os.environ["DOCKER_HOST"]), options
         context = docker.ContextAPI.get_context(name)
     except Exception as error:
-        raise UserError(f"DOCKER_HOST or the docker context in use cannot be read: {error}") from error
+        raise UserError(
+            f"DOCKER_HOST or the docker context in use cannot be read: {error}"
+        ) from error
     if context is None and name:
         known = ", ".join(sorted(found.Name for found in docker.ContextAPI.contexts()))
         raise UserError(f"DOCKER_CONTEXT names {name!r}, which is not there; there are: {known}")

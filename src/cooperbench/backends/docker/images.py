@@ -52,9 +52,7 @@ _FORMAT = 2
 _HIDDEN = re.compile(r"feature[0-9]+|combined\.patch")
 """Never part of a build: no image may hold what agents must not see."""
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "ftp_proxy")
-_UNREACHABLE = (
-    "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
-)
+_UNREACHABLE = "no such host|dial tcp|lookup .*|i/o timeout|connection refused|network is unreachable|context deadline"
 _FROM = re.compile(r"^[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE | re.MULTILINE)
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BUILD_SECONDS = 2 * 3600
@@ -103,7 +101,9 @@ class ImageStore:
         image_id = f"sha256:{str(data['Id']).removeprefix('sha256:')}"
         # Podman makes up a digest for local images too: that of the manifest, as good as any.
         digests = [digest.partition("@")[2] for digest in data.get("RepoDigests") or []]
-        return EngineImage(name, image_id, digests[0] if digests else image_id, data.get("Config") or {})
+        return EngineImage(
+            name, image_id, digests[0] if digests else image_id, data.get("Config") or {}
+        )
 
     def find_layer(self, name: str) -> EngineImage | None:
         """One that we made, which `get` will not look for in a registry."""
@@ -139,7 +139,9 @@ class ImageStore:
         """What the task's image may be called: by the template that was set, else by both known ones."""
         template = self._settings.image_template or os.environ.get(image_names.ENVIRONMENT_VARIABLE)
         templates = (
-            (template,) if template else (image_names.DEFAULT_TEMPLATE, image_names.PUBLISHED_TEMPLATE)
+            (template,)
+            if template
+            else (image_names.DEFAULT_TEMPLATE, image_names.PUBLISHED_TEMPLATE)
         )
         return [image_names.image_name(task, one) for one in templates]
 
@@ -161,7 +163,9 @@ class ImageStore:
                 found, reason = present, str(error)
         if found is None and not task.dockerfile.is_file():
             names = " nor ".join(self.names_of(task))
-            raise UserError(f"{task.label}: there is no image {names} ({reason}), and {_NO_DOCKERFILE}")
+            raise UserError(
+                f"{task.label}: there is no image {names} ({reason}), and {_NO_DOCKERFILE}"
+            )
         found = found or self.build(task, say)
         self._known[found.name] = found
         return found
@@ -240,7 +244,9 @@ class ImageStore:
                 f"{error}; if no registry can be reached, {client} pull or {client} load what its Dockerfile starts"
                 f" from ({printable(bases)}); what is an argument there can be set: COOPERBENCH_BUILD_ARGS=NAME=…"
             )
-        said = [line for line in lines if line.strip() and not line.startswith("Removing intermediate")]
+        said = [
+            line for line in lines if line.strip() and not line.startswith("Removing intermediate")
+        ]
         last = f" after: {printable(said[-1].strip())[:200]}" if said else ""
         return UserError(f"{error}{last} (see it with: {client} build {task.path})")
 
@@ -257,7 +263,9 @@ class ImageStore:
             options = SandboxOptions(purpose="setup", labels={"task": task.label})
             sandbox = make_sandbox(source.name, 2 * SCRIPT_SECONDS + 120, REPO_DIR, options)
             try:
-                if sandbox.run(["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/").returncode:
+                if sandbox.run(
+                    ["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/"
+                ).returncode:
                     raise lacks_tool(source.name, "git is missing")
                 dropped = sandbox.run_script("drop_later.sh")
                 judged = self.commit(sandbox, names[0], task, source, JUDGED) if dropped else source

@@ -117,7 +117,9 @@ class DockerSandbox(RichSandbox):
         except ChannelUnavailable as error:
             raise lacks_tool(image, error.reason) from error
         except (errors.SandboxDead, errors.SandboxTimeout) as error:
-            raise errors.SandboxError(f"the sandbox did not start: {self._find_reason() or error}") from error
+            raise errors.SandboxError(
+                f"the sandbox did not start: {self._find_reason() or error}"
+            ) from error
         self._idle_channels.append(first)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
@@ -228,7 +230,9 @@ class DockerSandbox(RichSandbox):
             return str(error)
         self._destroyed = True
         if code == _KILLED:
-            return "it ran out of its memory, or was killed in a way that its engine does not know of"
+            return (
+                "it ran out of its memory, or was killed in a way that its engine does not know of"
+            )
         return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
 
     def _was_silenced(self) -> bool:
@@ -248,7 +252,10 @@ class DockerSandbox(RichSandbox):
         With an end of unknown status it says that the process which it has beside each container was killed.
         """
         time.sleep(_EVENT_SECONDS)
-        filters, now = {"container": [self.container], "event": ["kill", "die"]}, f"{time.time():.6f}"
+        filters, now = (
+            {"container": [self.container], "event": ["kill", "die"]},
+            f"{time.time():.6f}",
+        )
         with self._engine.faults("asking who killed a container"):
             events = list(self._engine.api.events(since=0, until=now, filters=filters, decode=True))
         codes = [event["Actor"]["Attributes"].get("exitCode") for event in events]
@@ -263,10 +270,19 @@ def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes
         lines.append(f"[ -d {folder} ] || mkdir -p {folder}")
         lines.append(f"head -c {len(data)} <&3 >{place} || exit 126")
         lines += [f"chmod {mode:o} {place}"] if mode != 0o644 else []
-    lines += [_WATCH, "exec 3<&-", f"echo {READY.decode()}", f"cd -- {shlex.quote(command.cwd)} || exit 126"]
+    lines += [
+        _WATCH,
+        "exec 3<&-",
+        f"echo {READY.decode()}",
+        f"cd -- {shlex.quote(command.cwd)} || exit 126",
+    ]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
     words = shlex.join(command.argv)
-    lines += [f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}", f"exec {words}", ""]
+    lines += [
+        f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}",
+        f"exec {words}",
+        "",
+    ]
     return as_bytes("\n".join(lines))
 
 
@@ -301,7 +317,9 @@ class ContainerStream:
             ending = CHANNEL_ENDED in self.stderr
             try:
                 # The mark may have overtaken what was written before it.
-                frames = self.receive_frames(time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline)
+                frames = self.receive_frames(
+                    time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline
+                )
             except TimeoutError:
                 if not ending:
                     raise

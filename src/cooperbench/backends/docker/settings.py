@@ -51,19 +51,29 @@ def _memory(value: object) -> int:
 
 
 def _mounts(value: Any) -> tuple[Mount, ...]:
-    return tuple(read_mount(word) for word in (shlex.split(value) if isinstance(value, str) else value))
+    return tuple(
+        read_mount(word) for word in (shlex.split(value) if isinstance(value, str) else value)
+    )
 
 
 def read_mount(text: str) -> Mount:
     """`SOURCE:TARGET`, `SOURCE:TARGET:ro` or `SOURCE:TARGET:rw`."""
     parts = text.split(":")
     if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["ro"], ["rw"]):
-        raise UserError(f"mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw")
+        raise UserError(
+            f"mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw"
+        )
     source, target = str(Path(parts[0]).expanduser().absolute()), posixpath.normpath(parts[1])
     if not target.startswith("/") or target == "/":
-        raise UserError(f"mount {text!r}: {parts[1]} is not an absolute path below / in the sandbox")
+        raise UserError(
+            f"mount {text!r}: {parts[1]} is not an absolute path below / in the sandbox"
+        )
     for reserved in _RESERVED:
-        if target == reserved or target.startswith(reserved + "/") or reserved.startswith(target + "/"):
+        if (
+            target == reserved
+            or target.startswith(reserved + "/")
+            or reserved.startswith(target + "/")
+        ):
             raise UserError(
                 f"mount {text!r}: {reserved} belongs to the task; mount somewhere else, e.g. /mnt/debug"
             )
@@ -83,7 +93,9 @@ class DockerSettings:
     pids_limit: int = setting(4096, lambda value: int(_pids(value)))
     """Processes and threads per sandbox; 0: no limit."""
     mounts: tuple[Mount, ...] = setting((), _mounts)
-    pull: Literal["missing", "always", "never"] = setting("missing", one_of("missing", "always", "never"))
+    pull: Literal["missing", "always", "never"] = setting(
+        "missing", one_of("missing", "always", "never")
+    )
     build_args: Mapping[str, str] = setting({}, name_value_pairs)
     """For building task images, e.g. BASE_IMAGE."""
     cache_dir: Path | None = setting(None, lambda value: Path(str(value)))

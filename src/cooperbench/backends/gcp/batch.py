@@ -58,7 +58,9 @@ class BatchJob:
 
     def get(self) -> Job | None:
         """None for a job that is not there."""
-        return ask(f"asking about the Batch job {self.job_id}", self._client.get_job, name=self._name)
+        return ask(
+            f"asking about the Batch job {self.job_id}", self._client.get_job, name=self._name
+        )
 
     def failures(self) -> dict[int, str]:
         """The tasks that Batch gave up, by index, with its words on each; none of a job that is not there."""
@@ -104,7 +106,9 @@ class BatchJob:
 
     def fetch(self, names: Iterable[str]) -> dict[str, bytes]:
         def download(name: str) -> tuple[str, bytes]:
-            return name, self._bucket.blob(self._prefix + name).download_as_bytes(timeout=_OBJECT_SECONDS)
+            return name, self._bucket.blob(self._prefix + name).download_as_bytes(
+                timeout=_OBJECT_SECONDS
+            )
 
         return dict(self._each("fetching results from Cloud Storage", download, names))
 
@@ -143,7 +147,9 @@ def remove_leftover_jobs(settings: GcpSettings) -> list[str]:
 def storage_client(settings: GcpSettings) -> Any:
     with faults("connecting to Cloud Storage"):
         credentials = client_options(STORAGE_ENDPOINT_VARIABLE).get("credentials")
-        return import_module("google.cloud.storage").Client(project=settings.project, credentials=credentials)
+        return import_module("google.cloud.storage").Client(
+            project=settings.project, credentials=credentials
+        )
 
 
 def open_bucket(settings: GcpSettings, *, make: bool = True) -> Bucket:

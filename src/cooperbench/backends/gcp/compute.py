@@ -76,7 +76,10 @@ class Compute:
                 if time.monotonic() >= deadline:
                     raise SandboxTimeout(f"{doing}: Google did not do it in time")
                 operation = self._operations.wait(
-                    operation=operation.name, **self._zone, timeout=CALL_SECONDS * 3, retry=patient()
+                    operation=operation.name,
+                    **self._zone,
+                    timeout=CALL_SECONDS * 3,
+                    retry=patient(),
                 )
             if operation.error.errors:
                 first = operation.error.errors[0]
@@ -84,7 +87,9 @@ class Compute:
 
     def get(self, name: str) -> compute_v1.Instance:
         with faults(f"asking for the machine {name}"):
-            return self._instances.get(instance=name, **self._zone, timeout=CALL_SECONDS, retry=patient())
+            return self._instances.get(
+                instance=name, **self._zone, timeout=CALL_SECONDS, retry=patient()
+            )
 
     def attributes(self, name: str) -> dict[str, str]:
         """What our start-up script has told so far."""
@@ -93,7 +98,9 @@ class Compute:
         request = compute_v1.GetGuestAttributesInstanceRequest(
             instance=name, query_path="cooperbench/", **self._zone
         )
-        found = ask(f"asking whether {name} is ready", self._instances.get_guest_attributes, request)
+        found = ask(
+            f"asking whether {name} is ready", self._instances.get_guest_attributes, request
+        )
         return {str(item.key): str(item.value) for item in found.query_value.items} if found else {}
 
     def delete(self, names: Iterable[str], zone: str = "") -> None:
@@ -101,7 +108,12 @@ class Compute:
         place = self._zone | ({"zone": zone} if zone else {})
         for name in names:
             try:
-                ask(f"deleting the machine {name}", self._instances.delete_unary, instance=name, **place)
+                ask(
+                    f"deleting the machine {name}",
+                    self._instances.delete_unary,
+                    instance=name,
+                    **place,
+                )
             except CooperBenchError as error:
                 _log.warning("%s; cooperbench clean --backend gcp tries again", error)
 
@@ -112,7 +124,9 @@ class Compute:
         remove_abandoned()
         request = compute_v1.AggregatedListInstancesRequest(filter=host_filter(), **self._project)
         with faults("listing the machines"):
-            zones = dict(self._instances.aggregated_list(request, timeout=CALL_SECONDS, retry=patient()))
+            zones = dict(
+                self._instances.aggregated_list(request, timeout=CALL_SECONDS, retry=patient())
+            )
         removed = []
         for zone, part in zones.items():
             names = [
@@ -167,6 +181,8 @@ def machine_of(
                 "provisioning_model": "SPOT" if settings.spot else "STANDARD",
                 "automatic_restart": False,
             },
-            "metadata": {"items": [{"key": key, "value": value} for key, value in metadata.items()]},
+            "metadata": {
+                "items": [{"key": key, "value": value} for key, value in metadata.items()]
+            },
         }
     )

@@ -89,7 +89,11 @@ _FAULTS: tuple[tuple[type[CooperBenchError], str, str], ...] = (
         r"\bquota\b|QUOTA_EXCEEDED|quotaExceeded",
         "Insufficient quota ({words}): request more at https://console.cloud.google.com/iam-admin/quotas, or use -c",
     ),
-    (UserError, r"^403 ", "the account may not do that ({words}): gcloud auth list tells whose it is"),
+    (
+        UserError,
+        r"^403 ",
+        "the account may not do that ({words}): gcloud auth list tells whose it is",
+    ),
     (NotFound, r"^404 ", "Google does not know it ({words})"),
     (UserError, r"^(400|409|412|501) ", "Google refuses it: {words}"),
 )
@@ -104,7 +108,9 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
     words = re.sub(r"^\d{3} ((GET|POST|PUT|DELETE|PATCH) \S+: )?", "", words)
     words = printable(words)[:_LONGEST_WORDS].strip()
     kind, code = f"{type(error).__module__}.{type(error).__name__}", getattr(error, "code", None)
-    everything = f"{code} {kind} {error} {getattr(error, 'reason', '')} {getattr(error, 'errors', '')}"
+    everything = (
+        f"{code} {kind} {error} {getattr(error, 'reason', '')} {getattr(error, 'errors', '')}"
+    )
     service = (re.search(r"\b([a-z]+)\.googleapis\.com", everything) or ["", "compute"])[1]
     named = re.search(r"projects?[/ =]+['\"]?([a-z0-9][a-z0-9-]{3,62})", everything)
     project = f" --project {named[1]}" if named else ""

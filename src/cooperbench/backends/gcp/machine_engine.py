@@ -52,7 +52,9 @@ class Keys:
 class MachineEngine(Engine):
     """The engine of a machine, through one SSH connection."""
 
-    def __init__(self, keys: Keys, machine: str, address: str, host_key: str, stop: threading.Event) -> None:
+    def __init__(
+        self, keys: Keys, machine: str, address: str, host_key: str, stop: threading.Event
+    ) -> None:
         # Machines of one session have names of one length, which differ at the end.
         socket = keys.folder / machine[-8:]
         self._errors = keys.folder / f"{machine}.log"
@@ -97,7 +99,9 @@ class MachineEngine(Engine):
     def faults(self, doing: str) -> Iterator[None]:
         # Nobody would answer, and docker-py leaves the socket of a refused connection open.
         if not self.connected:
-            raise EngineGone(f"{doing}: the connection to the {self.where} was lost: {self._last_words()}")
+            raise EngineGone(
+                f"{doing}: the connection to the {self.where} was lost: {self._last_words()}"
+            )
         with super().faults(doing):
             yield
 
@@ -109,8 +113,14 @@ class MachineEngine(Engine):
         """Made by ssh once it is signed in. A machine that has just booted may refuse the first times."""
         deadline = time.monotonic() + _CONNECT_SECONDS
         while not socket.exists():
-            if stop.is_set() or time.monotonic() >= deadline or "host key" in self._last_words().lower():
-                raise InfraError(f"no SSH connection to {machine}: {self._last_words() or 'no answer'}")
+            if (
+                stop.is_set()
+                or time.monotonic() >= deadline
+                or "host key" in self._last_words().lower()
+            ):
+                raise InfraError(
+                    f"no SSH connection to {machine}: {self._last_words() or 'no answer'}"
+                )
             if not self.connected:
                 self._end_ssh()
                 stop.wait(1.0)
@@ -153,7 +163,9 @@ class MachineSandbox(DockerSandbox):
 
 def google_hosts(names: Iterable[str]) -> list[str]:
     """The registries of Google's among those of these images."""
-    return sorted({host for name in names if _GOOGLE_REGISTRY.fullmatch(host := name.partition("/")[0])})
+    return sorted(
+        {host for name in names if _GOOGLE_REGISTRY.fullmatch(host := name.partition("/")[0])}
+    )
 
 
 def sign_in(api: Any, names: Iterable[str]) -> None:
@@ -166,4 +178,6 @@ def sign_in(api: Any, names: Iterable[str]) -> None:
             scope = "https://www.googleapis.com/auth/cloud-platform"
             credentials: Any = google.auth.default(scopes=[scope])[0]
             credentials.refresh(Request())
-        api.login("oauth2accesstoken", str(credentials.token), registry=f"https://{host}", reauth=True)
+        api.login(
+            "oauth2accesstoken", str(credentials.token), registry=f"https://{host}", reauth=True
+        )

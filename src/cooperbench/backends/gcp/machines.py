@@ -23,7 +23,13 @@ from cooperbench.backends.docker.containers import EngineSession
 from cooperbench.backends.gcp.compute import Compute, machine_of
 from cooperbench.backends.gcp.google_clients import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.machine_engine import Keys, MachineEngine, MachineSandbox, sign_in
-from cooperbench.errors import CooperBenchError, InfraError, Interrupted, SandboxError, SandboxTimeout
+from cooperbench.errors import (
+    CooperBenchError,
+    InfraError,
+    Interrupted,
+    SandboxError,
+    SandboxTimeout,
+)
 from cooperbench.retry import Once
 from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
 from cooperbench.temporary import remove_tree
@@ -51,7 +57,9 @@ _log = logging.getLogger("cooperbench")
 class Machine(DockerBackend):
     """The docker backend on the engine of a machine, which `start` makes; nothing else may be used before."""
 
-    def __init__(self, fleet: Fleet, description: compute_v1.Instance, size: compute_v1.MachineType) -> None:
+    def __init__(
+        self, fleet: Fleet, description: compute_v1.Instance, size: compute_v1.MachineType
+    ) -> None:
         super().__init__(mounts=(), image_template=fleet.settings.image_template or None)
         self.name = description.name
         self._fleet = fleet
@@ -115,7 +123,9 @@ class Machine(DockerBackend):
         try:
             if task is not None:
                 made = self._prepared.get(task, lambda: self._prepare_here(task))
-                wanted = made.agent_reference if image.endswith(AGENTS_SUFFIX) else made.judged_reference
+                wanted = (
+                    made.agent_reference if image.endswith(AGENTS_SUFFIX) else made.judged_reference
+                )
                 image = wanted or made.reference
             return self.create_sandbox(image, timeout, workdir, options=options)
         finally:
@@ -147,7 +157,9 @@ class Machine(DockerBackend):
         for look in range(round(_BOOT_SECONDS / _LOOK_SECONDS)):
             told = self._fleet.compute.attributes(self.name)
             if "failed" in told:
-                raise InfraError(f"the machine {self.name} did not get ready: {told['failed'][:300]}")
+                raise InfraError(
+                    f"the machine {self.name} did not get ready: {told['failed'][:300]}"
+                )
             if "ready" in told and "host-key" in told:
                 return told["host-key"]
             # Less often: many machines that boot at once may ask more often than Google likes.
@@ -229,7 +241,9 @@ class Fleet:
                 chosen = min(lasting, key=lambda one: one.places_taken)
             if chosen is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
-                machine = machine_of(self.settings, self.session, run_name, seconds, self.keys.public)
+                machine = machine_of(
+                    self.settings, self.session, run_name, seconds, self.keys.public
+                )
                 chosen = Machine(self, machine, self._size)
                 self._made.append(chosen)
                 self._machines.append(chosen)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cooperbench.backends.setting_fields import matching, parsers_of, read_section, setting, whole_number
+from cooperbench.backends.setting_fields import (
+    matching,
+    parsers_of,
+    read_section,
+    setting,
+    whole_number,
+)
 from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE
 from cooperbench.errors import UserError
 from cooperbench.settings import load_settings
@@ -46,7 +52,9 @@ class GcpSettings:
         "", matching(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "3 or more of a-z, 0-9, . _ and -")
     )
     """For the inputs and results of evaluations."""
-    machine_type: str = setting("e2-standard-8", matching(r"[a-z0-9]+(-[a-z0-9]+)+", "like e2-standard-8"))
+    machine_type: str = setting(
+        "e2-standard-8", matching(r"[a-z0-9]+(-[a-z0-9]+)+", "like e2-standard-8")
+    )
     disk_gb: int = setting(100, whole_number)
     disk_type: str = setting("pd-balanced", matching(r"[a-z]+(-[a-z]+)+", "like pd-balanced"))
     network: str = setting("", _network)

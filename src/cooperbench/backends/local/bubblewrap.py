@@ -256,7 +256,9 @@ def last_line(log: Path) -> str:
 def advice(run_folder: Path) -> str:
     """What usually stands in the way: the cache's place, or a setting of this kernel."""
     if not is_open_to_us(run_folder):
-        return "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"
+        return (
+            "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"
+        )
     with contextlib.suppress(OSError):
         if Path("/proc/sys", _APPARMOR_SETTING.replace(".", "/")).read_text("ascii").strip() == "1":
             return f"Allow user namespaces (sudo sysctl {_APPARMOR_SETTING}=0), or use --backend docker"

@@ -92,10 +92,14 @@ def task_digest(task: Task) -> str:
                 f"{task.label} has no {needed.name}; the local backend prepares a task by its setup.sh"
             )
     python = ".".join(map(str, sys.version_info[:3]))
-    digest = hashlib.sha256(f"cooperbench-local/{_FORMAT} python{python} {platform.machine()}\n".encode())
+    digest = hashlib.sha256(
+        f"cooperbench-local/{_FORMAT} python{python} {platform.machine()}\n".encode()
+    )
     for name in ("setup.sh", "runner.sh", "Dockerfile", "base"):
         for path in (task.path / name, *sorted((task.path / name).rglob("*"))):
-            digest.update(f"\n{path.relative_to(task.path).as_posix()}\n".encode("utf-8", "surrogateescape"))
+            digest.update(
+                f"\n{path.relative_to(task.path).as_posix()}\n".encode("utf-8", "surrogateescape")
+            )
             if path.is_symlink():
                 digest.update(b"link " + os.fsencode(path.readlink()))
             elif path.is_file():
@@ -122,10 +126,14 @@ def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> N
         sandbox.terminate()
     if result.returncode != 0:
         log.write_bytes(result.stdout + b"\n--- stderr ---\n" + result.stderr)
-        ending = "took too long" if result.timed_out else f"failed with exit code {result.returncode}"
+        ending = (
+            "took too long" if result.timed_out else f"failed with exit code {result.returncode}"
+        )
         lines = (result.stderr_read().strip() or result.stdout_read().strip()).splitlines()[-3:]
         shown = " / ".join(printable(line[:200]) for line in lines)
-        raise SandboxError(f"preparing {task.label}: setup.sh {ending}: {shown or 'no output'} (log: {log})")
+        raise SandboxError(
+            f"preparing {task.label}: setup.sh {ending}: {shown or 'no output'} (log: {log})"
+        )
     remove_tree(staging / "task")
     # Folders alone in the home are only where something was mounted.
     if not any(files for _, _, files in os.walk(staging / "home")):

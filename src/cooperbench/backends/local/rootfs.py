@@ -35,7 +35,17 @@ with what lies below it; only the first of them can be written to."""
 SYSTEM_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SYSTEM_ROOTS = ("/usr", "/nix/store", *(f"/{name}" for name in SYSTEM_NAMES))
-_OWN_FOLDERS = ("workspace", "patches", "tmp", "var/tmp", "root", "home", "run", "opt", "cooperbench/bin")
+_OWN_FOLDERS = (
+    "workspace",
+    "patches",
+    "tmp",
+    "var/tmp",
+    "root",
+    "home",
+    "run",
+    "opt",
+    "cooperbench/bin",
+)
 _BIN_DIRS = ("/cooperbench/bin", f"{LIB_DIR}/bin")
 _ENV = {
     "HOME": "/root",
@@ -79,20 +89,50 @@ _GENERATED_ETC = {
 _NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
 """The host's, where the network is."""
 _COPIED_ETC = (
-    *("bash.bashrc", "ca-certificates.conf", "crypto-policies", "debian_version", "gai.conf", "host.conf"),
+    *(
+        "bash.bashrc",
+        "ca-certificates.conf",
+        "crypto-policies",
+        "debian_version",
+        "gai.conf",
+        "host.conf",
+    ),
     *("java*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic"),
-    *("mime.types", "os-release", "perl", "pki/tls/openssl.cnf", "profile", "protocols", "python3*"),
+    *(
+        "mime.types",
+        "os-release",
+        "perl",
+        "pki/tls/openssl.cnf",
+        "profile",
+        "protocols",
+        "python3*",
+    ),
     *("services", "ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
 )
 """What is about the system and everybody may read."""
 _MOUNTED_ETC = ("alternatives", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
 """Folders with hundreds of links, public by their purpose: mounted, since copying them takes too long."""
 
-_HIDDEN_PROC = ("cmdline", "kcore", "key-users", "keys", "modules", "sched_debug", "swaps", "timer_list")
+_HIDDEN_PROC = (
+    "cmdline",
+    "kcore",
+    "key-users",
+    "keys",
+    "modules",
+    "sched_debug",
+    "swaps",
+    "timer_list",
+)
 """What tells of the host's users, disks and devices; besides, everything is hidden that could be written to."""
 _COPIED_SYSCTL = (
     *("fs/file-max", "fs/nr_open", "fs/pipe-max-size", "fs/inotify/max_user_watches"),
-    *("kernel/cap_last_cap", "kernel/ngroups_max", "kernel/osrelease", "kernel/ostype", "kernel/pid_max"),
+    *(
+        "kernel/cap_last_cap",
+        "kernel/ngroups_max",
+        "kernel/osrelease",
+        "kernel/ostype",
+        "kernel/pid_max",
+    ),
     *("kernel/overflowgid", "kernel/overflowuid", "kernel/threads-max", "kernel/version"),
     *("net/core/somaxconn", "vm/max_map_count", "vm/overcommit_memory"),
 )
@@ -160,7 +200,9 @@ class RootFsBuilder:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
-    def build(self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool) -> View:
+    def build(
+        self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool
+    ) -> View:
         """Make a sandbox's own files in `folder`."""
         root = folder / "root"
         for name in _OWN_FOLDERS:
@@ -195,7 +237,10 @@ class RootFsBuilder:
         if content.runner is not None:
             words += _with_runner(folder / "local-bin", content.runner)
             ours.append(folder / "local-bin")
-        for shown, target in ((options.programs, PROGRAMS_DIR), (content.base_git, "/cooperbench/base.git")):
+        for shown, target in (
+            (options.programs, PROGRAMS_DIR),
+            (content.base_git, "/cooperbench/base.git"),
+        ):
             if shown is not None:
                 words += read_only(shown, target)
                 ours.append(shown)
@@ -205,12 +250,18 @@ class RootFsBuilder:
 
     def _hidden_folders(self) -> list[Path]:
         """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""
-        private = (Path(cooperbench.__file__).resolve().parent, *(path.resolve() for path in self._private))
+        private = (
+            Path(cooperbench.__file__).resolve().parent,
+            *(path.resolve() for path in self._private),
+        )
         return [
             path
             for path in private
             if path.is_dir()
-            and (is_system_path(path) or any(path.is_relative_to(prefix) for prefix in self._tools.prefixes))
+            and (
+                is_system_path(path)
+                or any(path.is_relative_to(prefix) for prefix in self._tools.prefixes)
+            )
         ]
 
 
@@ -220,13 +271,17 @@ def copy_tree(source: Path, target: Path) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SandboxError(f"cannot copy a task's workspace: {reason[-1] if reason else 'cp failed'}")
+        raise SandboxError(
+            f"cannot copy a task's workspace: {reason[-1] if reason else 'cp failed'}"
+        )
 
 
 def _with_runner(folder: Path, runner: Path) -> list[str]:
     """/usr/local/bin as on the host, and in it the task's runner.sh."""
     if not _LOCAL_BIN.is_dir():
-        raise SandboxError(f"the local backend needs {_LOCAL_BIN} on this machine; an empty folder will do")
+        raise SandboxError(
+            f"the local backend needs {_LOCAL_BIN} on this machine; an empty folder will do"
+        )
     folder.mkdir()
     shutil.copyfile(runner, folder / "runner.sh")
     (folder / "runner.sh").chmod(0o755)
@@ -329,7 +384,9 @@ def _find_python(private: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
             continue
         if is_system_path(executable.resolve()):
             return executable, None
-        is_installation = executable.is_relative_to(prefix) and (prefix / "lib" / version / "os.py").exists()
+        is_installation = (
+            executable.is_relative_to(prefix) and (prefix / "lib" / version / "os.py").exists()
+        )
         if is_installation and _may_be_shown(prefix, private):
             return executable, prefix
     system = (Path(f"/usr/bin/python3.{minor}") for minor in range(sys.version_info.minor, 10, -1))
@@ -358,15 +415,21 @@ def _may_be_shown(prefix: Path, private: tuple[Path, ...]) -> bool:
 def _write_etc(folder: Path) -> None:
     """What cannot be read here is not to be had there either."""
     folder.mkdir()
-    found = [str(path.relative_to("/etc")) for name in _COPIED_ETC for path in Path("/etc").glob(name)]
+    found = [
+        str(path.relative_to("/etc")) for name in _COPIED_ETC for path in Path("/etc").glob(name)
+    ]
     copy = ["cp", "-rL", "--preserve=mode", "--parents", "--", *found, str(folder)]
     remove = ["find", str(folder), "-type", "f", "-not", "-perm", "-004", "-delete"]
     for command in (copy, remove):
-        subprocess.run(command, cwd="/etc", stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        subprocess.run(
+            command, cwd="/etc", stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
     for name, text in _GENERATED_ETC.items():
         (folder / name).write_text(text, "utf-8")
     for name in _MOUNTED_ETC:
         path, target = Path("/etc", name), folder / name
         if path.is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path.resolve()) if path.resolve() != path else target.mkdir(exist_ok=True)
+            target.symlink_to(path.resolve()) if path.resolve() != path else target.mkdir(
+                exist_ok=True
+            )

@@ -12,7 +12,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits, SandboxProcess, last_line
-from cooperbench.backends.local.rootfs import IO_DIR, LIB_DIR, SCRATCH_DIR, SHELL, Content, RootFsBuilder
+from cooperbench.backends.local.rootfs import (
+    IO_DIR,
+    LIB_DIR,
+    SCRATCH_DIR,
+    SHELL,
+    Content,
+    RootFsBuilder,
+)
 from cooperbench.backends.local.spawner import free_bytes
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import RichSandbox
@@ -51,7 +58,9 @@ class LocalSandbox(RichSandbox):
         self._bubblewrap = bubblewrap
         self._limits = limits or Limits()
         expired = f"it reached its lifetime of {lifetime_seconds:g} s"
-        self._timer = threading.Timer(min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired])
+        self._timer = threading.Timer(
+            min(lifetime_seconds, threading.TIMEOUT_MAX), self.end, [expired]
+        )
         self._timer.daemon = True
         self._control_lock = threading.Lock()
         self._control: PipeTransport | None = None
@@ -62,7 +71,9 @@ class LocalSandbox(RichSandbox):
             stdin, into = os.pipe()
             out_of, stdout = os.pipe()
             self._control = PipeTransport(into, out_of)
-            log_fd = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            log_fd = os.open(
+                self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
             trusted = ["trusted"] if builder.tools_proven else []
             words = ["serve", IO_DIR, SCRATCH_DIR, workdir, *trusted]
             self._start(words, (stdin, stdout, log_fd))
@@ -174,7 +185,9 @@ class LocalSandbox(RichSandbox):
         out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
         outputs = {out_fd: out, err_fd: err}
         try:
-            in_time = _read_until(outputs, deadline) and started.has_ended(deadline - time.monotonic())
+            in_time = _read_until(outputs, deadline) and started.has_ended(
+                deadline - time.monotonic()
+            )
             if not in_time:
                 started.kill()
                 _read_until(outputs, time.monotonic() + _DYING_SECONDS)
@@ -193,7 +206,9 @@ class LocalSandbox(RichSandbox):
     def _check_places(self) -> None:
         """Bubblewrap follows links, also out of the sandbox: none may have come to be where it mounts something."""
         root = os.path.realpath(self._folder / "root")
-        places = [os.path.realpath(f"{root}/{word}") for word in self._sees[0] if word.startswith("/")]
+        places = [
+            os.path.realpath(f"{root}/{word}") for word in self._sees[0] if word.startswith("/")
+        ]
         if any(os.path.commonpath((root, place)) != root for place in places):
             self._destroyed, self._end_reason = True, "links lie where the system is to be mounted"
             raise self.death()

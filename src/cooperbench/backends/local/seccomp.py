@@ -19,8 +19,21 @@ _REFUSED = {
         *(101, 310, 311, 312),  # ptrace, process_vm_readv, process_vm_writev, kcmp
         *(248, 249, 250),  # add_key, request_key, keyctl
         *(165, 166, 155, 161, 272, 308),  # mount, umount2, pivot_root, chroot, unshare, setns
-        *(321, 298, 323, 300, 304),  # bpf, perf_event_open, userfaultfd, fanotify_init, open_by_handle_at
-        *(246, 320, 169, 167, 168, 163),  # kexec_load, kexec_file_load, reboot, swapon, swapoff, acct
+        *(
+            321,
+            298,
+            323,
+            300,
+            304,
+        ),  # bpf, perf_event_open, userfaultfd, fanotify_init, open_by_handle_at
+        *(
+            246,
+            320,
+            169,
+            167,
+            168,
+            163,
+        ),  # kexec_load, kexec_file_load, reboot, swapon, swapoff, acct
         *(175, 313, 176, 172, 173),  # init_module, finit_module, delete_module, iopl, ioperm
         *(164, 227, 305, 159),  # settimeofday, clock_settime, clock_adjtime, adjtimex
         *(103, 179, 153, 212),  # syslog, quotactl, vhangup, lookup_dcookie
@@ -61,7 +74,11 @@ def seccomp_program(machine: str = "") -> bytes:
         raise SandboxError(f"local sandboxes are for x86_64 and aarch64, not for {machine}")
     refuse, lacks, allow = _returns(_FAIL | EPERM), _returns(_FAIL | ENOSYS), _returns(_ALLOW)
     program = [
-        *(_step(_LOAD, _ARCHITECTURE_AT), _step(_EQUAL, _ARCHITECTURES[machine], 1), *_returns(_KILL)),
+        *(
+            _step(_LOAD, _ARCHITECTURE_AT),
+            _step(_EQUAL, _ARCHITECTURES[machine], 1),
+            *_returns(_KILL),
+        ),
         *(_step(_LOAD, _NUMBER_AT), *_when(_AT_LEAST, _NEWEST + 1, lacks)),
     ]
     for number in sorted(_REFUSED[machine] | _REFUSED_EVERYWHERE):

@@ -81,7 +81,11 @@ class Groups:
                     self._parents[controller] = Path(place + own[controller])
 
     def _use_version_2(self, parent: Path) -> None:
-        there = [name for name in _CONTROLLERS if name in (parent / "cgroup.controllers").read_text().split()]
+        there = [
+            name
+            for name in _CONTROLLERS
+            if name in (parent / "cgroup.controllers").read_text().split()
+        ]
         is_root = not (parent / "cgroup.type").exists()
         # A group with processes cannot have limited ones below it: we move down, if nobody else is in ours.
         alone = is_root or (parent / "cgroup.procs").read_text().split() == [str(os.getpid())]
@@ -120,7 +124,9 @@ class Sandbox:
         command = ["du", "--total", "--summarize", "--one-file-system", str(self._folder / "root")]
         used = 0
         for option, worth in (("--block-size=1", 1), ("--inodes", _FILE_BYTES)):
-            done = subprocess.run([*command, option], capture_output=True, check=False, env={"LC_ALL": "C"})
+            done = subprocess.run(
+                [*command, option], capture_output=True, check=False, env={"LC_ALL": "C"}
+            )
             used = max(used, int(done.stdout.splitlines()[-1].split()[0]) * worth)
         if b"Permission denied" in done.stderr:
             # What is hidden from us is taken for all that the disk has lost.
@@ -176,7 +182,9 @@ class Spawner:
             pid = os.fork()
             if pid == 0:
                 _become_bubblewrap(request, fds, groups)
-            self._running[pid] = Sandbox(Path(request["folder"]), groups, request["limits"]["disk_bytes"])
+            self._running[pid] = Sandbox(
+                Path(request["folder"]), groups, request["limits"]["disk_bytes"]
+            )
         for fd in fds:
             os.close(fd)
         return True
@@ -231,7 +239,14 @@ def _become_bubblewrap(request: dict[str, Any], fds: list[int], groups: list[Pat
             socket.send_fds(harness, [b" "], [os.open(folder / "io", os.O_PATH)])
         executable = request["bubblewrap"]
         # Bubblewrap keeps these to itself.
-        options = ["--args", str(arguments), "--seccomp", str(seccomp), "--json-status-fd", str(status)]
+        options = [
+            "--args",
+            str(arguments),
+            "--seccomp",
+            str(seccomp),
+            "--json-status-fd",
+            str(status),
+        ]
         os.execve(executable, [executable, *options, "--as-pid-1", "--", *words], {})  # noqa: S606
     except BaseException as error:
         os.write(2, f"{error}\n".encode())

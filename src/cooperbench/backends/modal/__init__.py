@@ -107,15 +107,21 @@ class ModalBackend:
                     cpu=settings.cpu,
                     memory=(int(settings.memory.reserved), int(settings.memory.most)),
                     block_network=offline,
-                    outbound_domain_allowlist=None if offline else list(settings.allow_domains) or None,
+                    outbound_domain_allowlist=None
+                    if offline
+                    else list(settings.allow_domains) or None,
                 )
             except modal.exception.AlreadyExistsError:
                 # An earlier attempt has made it, and only its answer was lost.
-                return await modal.Sandbox.from_name.aio(connection.app_name, name, client=connection.client)
+                return await modal.Sandbox.from_name.aio(
+                    connection.app_name, name, client=connection.client
+                )
 
         remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
         try:
-            sandbox = ModalSandbox(connection, remote, settings, lifetime_seconds, workdir, self._forget)
+            sandbox = ModalSandbox(
+                connection, remote, settings, lifetime_seconds, workdir, self._forget
+            )
         except ChannelUnavailable as error:
             raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
         with self._lock:
@@ -191,7 +197,9 @@ class ModalBackend:
             if self._images is None or self._images.connection.process != os.getpid():
                 connection = Connection(self.settings.app)
                 self._images = ImageStore(connection, self.settings)
-                atexit.register(self.close)  # after the client's own exit handler, so that it runs before it
+                atexit.register(
+                    self.close
+                )  # after the client's own exit handler, so that it runs before it
                 try:
                     _end_leftovers(connection)
                 except InfraError as error:
@@ -221,7 +229,9 @@ def _end_leftovers(connection: Connection) -> list[str]:
 
 
 def _end_tagged(
-    connection: Connection, tags: dict[str, str], wanted: Callable[[dict[str, str]], bool] | None = None
+    connection: Connection,
+    tags: dict[str, str],
+    wanted: Callable[[dict[str, str]], bool] | None = None,
 ) -> list[str]:
     """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
     import modal
@@ -239,7 +249,9 @@ def _end_tagged(
             return sandbox.object_id
 
     async def end_all() -> list[str]:
-        listed = modal.Sandbox.list.aio(app_id=connection.app.app_id, tags=tags, client=connection.client)
+        listed = modal.Sandbox.list.aio(
+            app_id=connection.app.app_id, tags=tags, client=connection.client
+        )
         ended = await asyncio.gather(*[end(sandbox) async for sandbox in listed])
         return [name for name in ended if name]
 

@@ -81,7 +81,9 @@ class Connection:
         try:
             self.client, self.app = self.call("connecting to Modal", self._connect)
         except Gone as error:
-            raise UserError(f"{error}: modal environment list, then set MODAL_ENVIRONMENT") from error
+            raise UserError(
+                f"{error}: modal environment list, then set MODAL_ENVIRONMENT"
+            ) from error
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -132,7 +134,11 @@ def faults(doing: str) -> Iterator[None]:
     except CooperBenchError:
         raise
     except Exception as error:
-        if not isinstance(error, OSError) and _library(error) not in ("modal", "synchronicity", *_TRANSPORTS):
+        if not isinstance(error, OSError) and _library(error) not in (
+            "modal",
+            "synchronicity",
+            *_TRANSPORTS,
+        ):
             raise
         raise _translated(error, doing) from error
 
@@ -141,7 +147,9 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
     """`UserError` for what the user must fix, `InfraError` and its children for what may be gone when tried again."""
     from modal import exception as modal
 
-    message = printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[:_LONGEST_MESSAGE].strip()
+    message = printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[
+        :_LONGEST_MESSAGE
+    ].strip()
     match error:
         case modal.AuthError():
             remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
@@ -157,14 +165,21 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
             see = "see https://modal.com/settings/usage"
             return UserError(f"{doing}: the workspace's quota is used up ({message}): {see}")
         case modal.ResourceExhaustedError():
-            return RateLimited(f"{doing}: rate limited by Modal ({message}); reduce the concurrency with -c")
+            return RateLimited(
+                f"{doing}: rate limited by Modal ({message}); reduce the concurrency with -c"
+            )
         case modal.NotFoundError() | modal.ConflictError() | modal.ClientClosed():
             return Gone(f"{doing}: {message}")
         case modal.InvalidError() | modal.UnimplementedError() | modal.PermissionDeniedError():
             return UserError(f"{doing}: Modal refuses it: {message}")
         case TimeoutError() | modal.TimeoutError():
             return SandboxTimeout(f"{doing}: Modal did not answer in time")
-        case modal.ServiceError() | modal.InternalError() | modal.InternalFailure() | modal.ConnectionError():
+        case (
+            modal.ServiceError()
+            | modal.InternalError()
+            | modal.InternalFailure()
+            | modal.ConnectionError()
+        ):
             return Unavailable(f"{doing}: {message}")
     lost = isinstance(error, OSError | modal.DataLossError) or _library(error) in _TRANSPORTS
     return (Unavailable if lost else SandboxError)(f"{doing}: {message}")

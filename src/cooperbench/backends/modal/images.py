@@ -37,7 +37,9 @@ _HIDDEN = ["feature[0-9]*", "combined.patch", "__pycache__"]
 _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
 _RATE_LIMIT = re.compile(r"toomanyrequests|too many requests|rate limit", re.IGNORECASE)
-_NO_ACCESS = re.compile(r"unauthorized|authentication required|no basic auth|denied|forbidden", re.IGNORECASE)
+_NO_ACCESS = re.compile(
+    r"unauthorized|authentication required|no basic auth|denied|forbidden", re.IGNORECASE
+)
 _NOT_THERE = re.compile(r"does not exist|manifest unknown|name unknown|not found", re.IGNORECASE)
 """Docker Hub says "denied" also of what is not there."""
 
@@ -66,7 +68,9 @@ class ImageStore:
         """The task's image and those made of it; the digest is the registry's, else Modal's id of the image."""
         source, digest = self._source(task)
         judged, agents = (
-            self._built(source.dockerfile_commands(_run(script)), f"{task.label}: removing {what}").object_id
+            self._built(
+                source.dockerfile_commands(_run(script)), f"{task.label}: removing {what}"
+            ).object_id
             for script, what in (("drop_later.sh", "later commits"), ("scrub.sh", "the history"))
         )
         return Image(source.object_id, agents, digest or source.object_id, judged)
@@ -88,12 +92,16 @@ class ImageStore:
             try:
                 return self._pull(name, reference), digest
             except _NotPulled as error:
-                if self._settings.images == "registry" or digest:  # with a digest the registry has it
+                if (
+                    self._settings.images == "registry" or digest
+                ):  # with a digest the registry has it
                     raise
                 reason = str(error)
         if not task.dockerfile.is_file():
             why = reason or "it was not asked for"
-            raise UserError(f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from")
+            raise UserError(
+                f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from"
+            )
         return self._from_dockerfile(task), ""
 
     def _pull(self, name: str, reference: str) -> modal.Image:
@@ -101,7 +109,9 @@ class ImageStore:
 
         secret_name = self._settings.registry_secret
         secret = modal.Secret.from_name(secret_name) if secret_name else None
-        image = modal.Image.from_registry(reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT])
+        image = modal.Image.from_registry(
+            reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT]
+        )
         try:
             return self._built(image, f"pulling {name}")
         except UserError as error:
@@ -113,12 +123,17 @@ class ImageStore:
         import modal
 
         image = modal.Image.from_dockerfile(
-            task.dockerfile, context_dir=task.path, ignore=_HIDDEN, build_args=dict(self._settings.build_args)
+            task.dockerfile,
+            context_dir=task.path,
+            ignore=_HIDDEN,
+            build_args=dict(self._settings.build_args),
         )
         return self._built(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
 
     def _built(self, image: modal.Image, doing: str) -> modal.Image:
-        return self.connection.create(doing, lambda: image.build.aio(self.connection.app), _BUILD_SECONDS)
+        return self.connection.create(
+            doing, lambda: image.build.aio(self.connection.app), _BUILD_SECONDS
+        )
 
 
 class _NotPulled(UserError):
@@ -128,7 +143,9 @@ class _NotPulled(UserError):
 def _not_pulled(problem: str) -> CooperBenchError:
     """Modal gives the registry's words alone. What a secret or patience would help is never replaced by a build."""
     if _RATE_LIMIT.search(problem):
-        remedy = "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
+        remedy = (
+            "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
+        )
         return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
     if _NO_ACCESS.search(problem) and not _NOT_THERE.search(problem):
         remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"

@@ -109,7 +109,10 @@ class ModalSandbox(RichSandbox):
     def resource_use(self) -> ResourceUse:
         """What it has reserved, until now or until its end."""
         seconds = (self._ended or time.monotonic()) - self._started
-        vcpus, gib = self._settings.cpu.reserved * _VCPUS_PER_CORE, self._settings.memory.reserved / 1024
+        vcpus, gib = (
+            self._settings.cpu.reserved * _VCPUS_PER_CORE,
+            self._settings.memory.reserved / 1024,
+        )
         return ResourceUse(1, "sandbox", seconds, seconds * vcpus, seconds * gib)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
@@ -121,7 +124,9 @@ class ModalSandbox(RichSandbox):
     def leave_out(self, folders: tuple[str, ...]) -> None:
         """Their changes from now on are no part of a snapshot."""
         self._left_out = folders
-        done = self.run(["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_SLOW_SECONDS, cwd="/")
+        done = self.run(
+            ["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_SLOW_SECONDS, cwd="/"
+        )
         if done.returncode:
             self.end("its folders could not be copied")
             raise errors.SandboxError(
@@ -133,7 +138,9 @@ class ModalSandbox(RichSandbox):
         put_back = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
         done = self.run_last(put_back, timeout_seconds=_SLOW_SECONDS)
         if done.returncode:
-            raise errors.SandboxError(f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}")
+            raise errors.SandboxError(
+                f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}"
+            )
         image = self._connection.call(
             "keeping a sandbox's files",
             lambda: self.remote.snapshot_filesystem.aio(timeout=_SNAPSHOT_SECONDS),
@@ -174,7 +181,9 @@ class ModalSandbox(RichSandbox):
             for transport in self._close_transports():
                 transport.wait_until_ended(_TERMINATE_SECONDS)
             limit_seconds = command.timeout_seconds + _SLOW_SECONDS + 2 * BACKSTOP_SECONDS
-            return self._connection.call_once("running a command", self._judge(command), limit_seconds)
+            return self._connection.call_once(
+                "running a command", self._judge(command), limit_seconds
+            )
 
     async def _judge(self, command: Command) -> CommandResult:
         """Run a command as an exec of its own."""
@@ -234,7 +243,9 @@ class ModalSandbox(RichSandbox):
 
         # Only what was certainly not started may be started again.
         retry_on = (RateLimited,)
-        transport = self._connection.call("starting a command", start, _SLOW_SECONDS, retry_on=retry_on)
+        transport = self._connection.call(
+            "starting a command", start, _SLOW_SECONDS, retry_on=retry_on
+        )
         self._transports.append(transport)
         if self._end_reason:
             transport.close()
@@ -283,7 +294,11 @@ class ModalSandbox(RichSandbox):
         self._destroyed = status in (*_FIRST_PROCESS_ENDED, *_OUT_OF_MEMORY)
         if status not in _FIRST_PROCESS_ENDED:
             return f"Modal ended it: {status.lower().replace('_', ' ')}"
-        return "its processes were killed" if code == _KILLED else f"its first process ended with {code}"
+        return (
+            "its processes were killed"
+            if code == _KILLED
+            else f"its first process ended with {code}"
+        )
 
 
 class ExecTransport:

@@ -51,18 +51,26 @@ _domain = matching(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", "e.g. pypi.org 
 
 @dataclass(frozen=True)
 class ModalSettings:
-    app: str = setting("cooperbench", matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._-, at most 64"))
+    app: str = setting(
+        "cooperbench", matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._-, at most 64")
+    )
     """Under which sandboxes are shown in Modal's dashboard."""
     cpu: Share = _share(float, Share(1.0, 4.0), "1 or 1:4")
     """Physical cores."""
-    memory: Share = _share(lambda text: byte_size(text) // 1024**2, Share(2048, 8192), "2g or 2g:8g")
+    memory: Share = _share(
+        lambda text: byte_size(text) // 1024**2, Share(2048, 8192), "2g or 2g:8g"
+    )
     """MiB."""
     gpu: str = setting("", matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"))
     """Modal then uses its older kind of sandbox."""
     region: tuple[str, ...] = setting((), word_list)
-    images: Literal["auto", "registry", "build"] = setting("auto", one_of("auto", "registry", "build"))
+    images: Literal["auto", "registry", "build"] = setting(
+        "auto", one_of("auto", "registry", "build")
+    )
     """`registry`: only pulled; `build`: only built from Dockerfiles; `auto`: pulled, else built."""
-    allow_domains: tuple[str, ...] = setting((), lambda value: tuple(map(_domain, word_list(value))))
+    allow_domains: tuple[str, ...] = setting(
+        (), lambda value: tuple(map(_domain, word_list(value)))
+    )
     """With the network policy `public`: all that sandboxes reach; empty: everything."""
     registry_secret: str = setting("", str)
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""

@@ -42,7 +42,9 @@ def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> Non
         names = ", ".join(run.name for run in runs) or "no run"
         raise UserError(f"there are no pairs in {names}: nothing to show")
     if target.is_dir():
-        raise UserError(f"{target} is a folder; say which file to write, e.g. {target / 'report.html'}")
+        raise UserError(
+            f"{target} is a folder; say which file to write, e.g. {target / 'report.html'}"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".writing-", dir=target.parent) as temporary:
@@ -53,7 +55,9 @@ def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> Non
                 _write_inside(runs, page, details)
             page.replace(target)
     except OSError as error:
-        raise UserError(f"{target} is not written: {error.filename or target}: {error.strerror}") from None
+        raise UserError(
+            f"{target} is not written: {error.filename or target}: {error.strerror}"
+        ) from None
 
 
 def _write_inside(runs: Sequence[Run], page: Path, details: Path) -> None:
@@ -72,9 +76,13 @@ def _write_inside(runs: Sequence[Run], page: Path, details: Path) -> None:
 
 def _write_beside(runs: Sequence[Run], page: Path, details: Path, folder: Path) -> None:
     """A new folder takes the place of an old one before the page that refers to it appears."""
-    foreign = [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
+    foreign = (
+        [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
+    )
     if foreign:
-        raise UserError(f"{folder} holds {foreign[0]}, which no report wrote; move it or take another name")
+        raise UserError(
+            f"{folder} holds {foreign[0]}, which no report wrote; move it or take another name"
+        )
     details.mkdir()
 
     def write(number: int, text: bytes) -> None:
@@ -98,10 +106,13 @@ def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict
                 found[id(pairs[number])] = coordination
     tables = []
     for side in sides_of(runs):
-        measures = coordination_of_run([*side.pairs.values()], lambda pair: found[id(pair)]).measures
+        measures = coordination_of_run(
+            [*side.pairs.values()], lambda pair: found[id(pair)]
+        ).measures
         known = [one for one in measures if one.estimate.n]
         rows = [
-            {"name": one.title, "value": one.value_text, "n": f"{one.estimate.n} {one.unit}"} for one in known
+            {"name": one.title, "value": one.value_text, "n": f"{one.estimate.n} {one.unit}"}
+            for one in known
         ]
         if rows:
             tables.append({"series": side.label, "rows": rows})
@@ -121,7 +132,9 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 @cache
 def _joined(suffix: str) -> str:
     """All assets of a kind; their names begin with digits that give the order."""
-    assets = sorted((one for one in _ASSETS.iterdir() if one.name.endswith(suffix)), key=lambda one: one.name)
+    assets = sorted(
+        (one for one in _ASSETS.iterdir() if one.name.endswith(suffix)), key=lambda one: one.name
+    )
     text = "\n".join(one.read_text(encoding="utf-8") for one in assets)
     # In a scope of its own: names of the page are no globals.
     return f'"use strict";\n(() => {{\n{text}\n}})();\n' if suffix == ".js" else text

@@ -31,7 +31,15 @@ MOST_LINES_OF_A_FILE = 2_000
 _SHOWN_FILES = {
     "result.json", "eval.json", "conversation.json", "task_log.json", "judge.json", "merged.patch",
 }  # fmt: skip
-_OF_ENTRIES = ("action", "step", "duration_seconds", "returncode", "timed_out", "thought", "observation")
+_OF_ENTRIES = (
+    "action",
+    "step",
+    "duration_seconds",
+    "returncode",
+    "timed_out",
+    "thought",
+    "observation",
+)
 SCHEMA = "cooperbench.page/2"
 _MOST_PROBLEMS = 2_000
 _MOST_ERROR_CHARACTERS = 300
@@ -71,15 +79,21 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": __version__,
         "time": utc_now(),
-        "outcomes": {name: {**one._asdict(), "judged": name in LOSSES} for name, one in OUTCOMES.items()},
+        "outcomes": {
+            name: {**one._asdict(), "judged": name in LOSSES} for name, one in OUTCOMES.items()
+        },
         "verdicts": dict(VERDICTS),
         "labels": {**CAUSES, **SYMPTOMS},
-        "series": [{"id": side.label, "run": side.run.name, "setting": side.setting} for side in series],
+        "series": [
+            {"id": side.label, "run": side.run.name, "setting": side.setting} for side in series
+        ],
         "rates": [asdict(row) for row in analysis.rates],
         "deficits": [asdict(one) for one in analysis.coordination_deficits if one.n],
         "without_solo": analysis.coop_without_solo,
         "left_out": left_out_lines(runs),
-        "difficulty": asdict(difficulty) | {"scores": len(difficulty.scores)} if has_curve else None,
+        "difficulty": asdict(difficulty) | {"scores": len(difficulty.scores)}
+        if has_curve
+        else None,
         "agent_curves": [asdict(curve) for curve in analysis.agent_curves],
         "ablations": _ablations(runs),
         "team": {"columns": TEAM_SUMS, "rows": [asdict(row) for row in analysis.team]},
@@ -163,7 +177,8 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
             for message in files.conversation.messages
         ],
         "diffs": side_by_side(files.works, pair.conflicting_files),
-        "merged": {name: value for name, value in pair.merged.items() if name != "features"} or None,
+        "merged": {name: value for name, value in pair.merged.items() if name != "features"}
+        or None,
         "tests": list(_tests(pair)),
         "team": _team(pair),
         "opinion": read_json(pair.paths.judgement),
@@ -175,7 +190,9 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
 
 def cut(text: str, most: int = MOST_CHARACTERS) -> str:
     """Beginning and end of a long text: errors stand at the end."""
-    return head_and_tail(text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n")
+    return head_and_tail(
+        text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n"
+    )
 
 
 def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any]]:
@@ -210,11 +227,18 @@ def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
 def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
     """One test run a line: whose patch, which feature's tests, what came out."""
     outputs = pair.test_outputs()
-    for subject in pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead"):
+    for subject in (
+        pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead")
+    ):
         runs = mapping(mapping(pair.evaluation, subject), "features")
         for feature in runs:
             output = cut(outputs.get(f"{subject}-f{feature}", ""))
-            yield {**mapping(runs, feature), "subject": subject, "feature": feature, "output": output}
+            yield {
+                **mapping(runs, feature),
+                "subject": subject,
+                "feature": feature,
+                "output": output,
+            }
 
 
 def _team(pair: PairData) -> dict[str, Any] | None:
@@ -241,7 +265,9 @@ def _files(pair: PairData) -> Iterator[dict[str, Any]]:
             continue
         record: dict[str, Any] = {"name": name, "bytes": path.stat().st_size}
         if name in shown:
-            record["text"] = cut((read_bytes(path) or b"").decode("utf-8", "replace"), MOST_FILE_CHARACTERS)
+            record["text"] = cut(
+                (read_bytes(path) or b"").decode("utf-8", "replace"), MOST_FILE_CHARACTERS
+            )
         yield record
 
 
@@ -253,14 +279,18 @@ def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[di
     """
     paths = dict.fromkeys(file.path for work in works for file in work.files)
     records = [_file(path, works, path in conflicting) for path in paths]
-    return sorted(records, key=lambda one: (not one["conflict"], not one["overlap"], not one["shared"]))
+    return sorted(
+        records, key=lambda one: (not one["conflict"], not one["overlap"], not one["shared"])
+    )
 
 
 def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
     touched = [next((file for file in work.files if file.path == path), None) for work in works]
     present = [file for file in touched if file is not None]
     mark = "conflict" if conflict else "overlap"
-    sides = [file and _side(file, [one for one in present if one is not file], mark) for file in touched]
+    sides = [
+        file and _side(file, [one for one in present if one is not file], mark) for file in touched
+    ]
     return {
         "path": path,
         "shared": len(present) > 1,
@@ -281,4 +311,9 @@ def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[s
         shown = mark if met.intersection(hunk.changes) else ""
         hunks.append({"start": hunk.old_start, "heading": hunk.heading, "mark": shown, **more})
     changed = sum(len(change.lines) for change in file.changes)
-    return {"new": file.old_path is None, "binary": file.is_binary, "lines": changed, "hunks": hunks}
+    return {
+        "new": file.old_path is None,
+        "binary": file.is_binary,
+        "lines": changed,
+        "hunks": hunks,
+    }

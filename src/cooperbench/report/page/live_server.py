@@ -60,7 +60,9 @@ class LiveServer(ThreadingHTTPServer):
             roots = list(self._roots())
             paths = [root / name for root in roots for name in _FILES]
             for folder in (root / setting for root in roots for setting in SETTINGS):
-                paths += [pair / name for pair in sorted(folder.glob("*/*/f*")) for name in _PAIR_FILES]
+                paths += [
+                    pair / name for pair in sorted(folder.glob("*/*/f*")) for name in _PAIR_FILES
+                ]
             tag = _tag(paths)
             if self._shown is None or self._shown.tag != tag:
                 runs = [load_folder(root) for root in roots]
@@ -82,7 +84,9 @@ def _tag(paths: Iterable[Path]) -> str:
             state = path.stat()
         except OSError:
             continue
-        digest.update(f"{path}\0{state.st_mtime_ns}\0{state.st_size}\0".encode("utf-8", "surrogateescape"))
+        digest.update(
+            f"{path}\0{state.st_mtime_ns}\0{state.st_size}\0".encode("utf-8", "surrogateescape")
+        )
     return f'"{digest.hexdigest()[:24]}"'
 
 
@@ -119,7 +123,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(json_bytes(make()), "application/json", tag)
         return self._send(b"", "application/json", tag, HTTPStatus.NOT_MODIFIED)
 
-    def _send(self, data: bytes, kind: str, tag: str = "", status: HTTPStatus = HTTPStatus.OK) -> None:
+    def _send(
+        self, data: bytes, kind: str, tag: str = "", status: HTTPStatus = HTTPStatus.OK
+    ) -> None:
         self.send_response(status)
         headers = {
             "Content-Type": kind,

@@ -24,7 +24,13 @@ from cooperbench.errors import CooperBenchError, InfraError
 from cooperbench.eval.executor import SPARE_SECONDS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors.batch_task import EVENTS, FOLDER_VARIABLE, JOB_VARIABLE, ORDERS, pack_orders
+from cooperbench.runner.executors.batch_task import (
+    EVENTS,
+    FOLDER_VARIABLE,
+    JOB_VARIABLE,
+    ORDERS,
+    pack_orders,
+)
 from cooperbench.runner.executors.driver import Driver, batches_of
 from cooperbench.runner.executors.job import Event, JobOrder
 from cooperbench.runner.experiment import Arm, Budget
@@ -92,7 +98,12 @@ def _judged(arm: Arm, settings: GcpSettings) -> Arm:
     force = arm.config.force and arm.config.evaluate_only
     left = replace(arm, config=replace(arm.config, force=force)).planned()
     values = {name: getattr(arm.config, name) for name in _JUDGED_BY}
-    values |= {"agent": "nop", "backend": settings.batch_backend, "evaluate_only": True, "force": force}
+    values |= {
+        "agent": "nop",
+        "backend": settings.batch_backend,
+        "evaluate_only": True,
+        "force": force,
+    }
     # With a concurrency of 1 the driver does not fill up: what is left over goes into the next job.
     return replace(left, config=RunConfig(**values, concurrency=1), to_run=())
 
@@ -142,7 +153,10 @@ class BatchEngine:
         # In this order: what had ended when we looked has left its events.
         there = set(job.objects(EVENTS)).intersection(EVENTS + name for name in names)
         state = found.status.state.name.lower() if found else "gone"
-        yield names[0], {"kind": "note", "text": f"Batch job {job.job_id}: {_described(found)}{state}"}
+        yield (
+            names[0],
+            {"kind": "note", "text": f"Batch job {job.job_id}: {_described(found)}{state}"},
+        )
         for name, told in job.fetch(there).items():
             for event in json.loads(told):
                 yield name.removeprefix(EVENTS), event
@@ -150,7 +164,11 @@ class BatchEngine:
         for name in names if state in _ENDED else ():
             if EVENTS + name not in there:
                 words = failures.get(int(name.partition(".")[2]), f"the job is {state}.")
-                see = f" See it with: gcloud logging read 'labels.job_uid=\"{found.uid}\"'" if found else ""
+                see = (
+                    f" See it with: gcloud logging read 'labels.job_uid=\"{found.uid}\"'"
+                    if found
+                    else ""
+                )
                 yield name, {"kind": "lost", "error": f"the Batch task failed: {words}{see}"}
 
     def hold(self, jobs: Collection[str]) -> None:
@@ -176,7 +194,9 @@ class BatchEngine:
         if batch not in self._jobs:
             slug = re.sub(r"[^a-z0-9]+", "-", self._run_name.lower())[:24].strip("-") or "run"
             place = f"projects/{self._settings.project}/locations/{self._settings.region}"
-            self._jobs[batch] = BatchJob(self._client, self._bucket, f"{place}/jobs/cb-{slug}-{batch}")
+            self._jobs[batch] = BatchJob(
+                self._client, self._bucket, f"{place}/jobs/cb-{slug}-{batch}"
+            )
         return self._jobs[batch]
 
 
@@ -198,7 +218,11 @@ def make_bundle() -> bytes:
             package = Path(str(import_module(name).__file__)).parent
             for path in package.rglob("*"):
                 parts = path.relative_to(package.parent).parts
-                if path.is_file() and path.suffix not in _COMPILED and not _LEFT_OUT.intersection(parts):
+                if (
+                    path.is_file()
+                    and path.suffix not in _COMPILED
+                    and not _LEFT_OUT.intersection(parts)
+                ):
                     archive.write(path, "/".join(parts))
     return buffer.getvalue()
 
@@ -239,7 +263,9 @@ def job_spec(
         },
         "max_retry_count": _SPOT_RETRIES if settings.spot else _RETRIES,
         "max_run_duration": {"seconds": _PREPARE_SECONDS + _RUNS_PER_FEATURE * seconds},
-        "lifecycle_policies": [{"action": "FAIL_TASK", "action_condition": {"exit_codes": [_RAN_TOO_LONG]}}],
+        "lifecycle_policies": [
+            {"action": "FAIL_TASK", "action_condition": {"exit_codes": [_RAN_TOO_LONG]}}
+        ],
     }
     group = {
         "task_spec": task_spec,
@@ -249,7 +275,11 @@ def job_spec(
     policy = {
         "machine_type": settings.machine_type,
         "provisioning_model": "SPOT" if settings.spot else "STANDARD",
-        "boot_disk": {"type_": settings.disk_type, "size_gb": settings.disk_gb, "image": "batch-cos"},
+        "boot_disk": {
+            "type_": settings.disk_type,
+            "size_gb": settings.disk_gb,
+            "image": "batch-cos",
+        },
     }
     machines: dict[str, Any] = {
         "instances": [{"policy": policy}],

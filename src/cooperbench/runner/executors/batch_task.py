@@ -29,7 +29,9 @@ JOB_VARIABLE = "COOPERBENCH_JOB"
 ORDERS = "orders"
 """All in one: what several of them have in common, like the folder of a task, is in it once."""
 EVENTS = "events-"
-_TOKEN_URL = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
+_TOKEN_URL = (
+    "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105
+)
 
 
 class _Gathered:

@@ -95,7 +95,9 @@ def parse_options(text: str | None, option: str) -> dict[str, str]:
         elif found:
             found[next(reversed(found))] += f",{part}"
         else:
-            raise UserError(f"{option} {text!r} is no list of key=value, e.g. partition=cpu,mem=16G")
+            raise UserError(
+                f"{option} {text!r} is no list of key=value, e.g. partition=cpu,mem=16G"
+            )
     return found
 
 
@@ -121,7 +123,9 @@ def open_engine(config: RunConfig) -> Iterator[Engine]:
 class Driver:
     """One call of `run`, `ablate` or `eval` whose pairs are worked on by jobs."""
 
-    def __init__(self, engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget) -> None:
+    def __init__(
+        self, engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget
+    ) -> None:
         self._engine = engine
         self._config = arms[0].config
         paths = self._config.paths
@@ -239,13 +243,17 @@ class Driver:
         for config, pair in work:
             paths = config.paths.pair(pair, config.setting)
             if self._carries_logs and paths.result.exists():
-                patches = [paths.agent(seat.agent_id).patch for seat in seats_of(pair, config.setting)]
+                patches = [
+                    paths.agent(seat.agent_id).patch for seat in seats_of(pair, config.setting)
+                ]
                 names = [path.name for path in (paths.result, *patches)]
                 files[paths.folder, pack_folder(paths.folder, names)] = None
             for path in (pair.task.path, *config.own_files):
                 if not self._engine.sees(path):
                     files[self._packed(path)] = None
-        features = [feature for _, pair in work for feature in pair.features] if self._carries_logs else []
+        features = (
+            [feature for _, pair in work for feature in pair.features] if self._carries_logs else []
+        )
         known = tuple(one for feature in features for one in self._known(feature))
         return JobOrder(job, work, tuple(files), self._carries_logs, known)
 
@@ -299,12 +307,17 @@ class Driver:
         """What now is eval.json: the verdict that came, if it is one on what lies here now."""
         config, pair = self._work[event["pair"]]
         place, record = config.paths.pair(pair, config.setting), dict(event["record"])
-        patches, digest = read_patches(place, pair, config.setting), str(record.get("image_digest", ""))
+        patches, digest = (
+            read_patches(place, pair, config.setting),
+            str(record.get("image_digest", "")),
+        )
         asked = (config.test_timeout_seconds, config.eval_network, config.canary)
         key = evaluation_key(pair, patches, digest, *asked)
         try:
             if record["status"] != "error" and record["key"] != key:
-                raise InfraError(f"the result of {pair.label} is of other patches or tests than those here")
+                raise InfraError(
+                    f"the result of {pair.label} is of other patches or tests than those here"
+                )
             with TemporaryDirectory(prefix=owned_prefix("verdict")) as came:
                 unpack_folder(base64.b64decode(event["files"]), Path(came))
                 remove_tree(place.folder / "tests")
@@ -346,7 +359,9 @@ class Driver:
                 self._settle(key)
             elif self._attempts[key] < self._engine.attempts:
                 if not self._held:
-                    self._display.note(f"{pair.label}: job {job} ended: {reason}; it goes to another job")
+                    self._display.note(
+                        f"{pair.label}: job {job} ended: {reason}; it goes to another job"
+                    )
                 self._to_submit.append(key)
             else:
                 tried = plural(self._engine.attempts, "job")

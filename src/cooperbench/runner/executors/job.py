@@ -77,7 +77,9 @@ def work_on(order: JobOrder, link: Link) -> None:
     done: Event = {"kind": "done"}
     try:
         if order.version != __version__:
-            raise UserError(f"CooperBench is {__version__} there, and {order.version} here; install the same")
+            raise UserError(
+                f"CooperBench is {__version__} there, and {order.version} here; install the same"
+            )
         with on_this_node(order) as here:
             _work(here, link)
     except Interrupted:
@@ -98,9 +100,14 @@ def _work(order: JobOrder, link: Link) -> None:
     with ExitStack() as stack:
         for config, pair in order.work:
             # A job that Slurm thinks dead may still be at work on it: then this one waits.
-            stack.enter_context(locked(lock_path(config.paths.jobs / "claims", key_of(config, pair))))
+            stack.enter_context(
+                locked(lock_path(config.paths.jobs / "claims", key_of(config, pair)))
+            )
         # From disk again: a job that is started once more goes on where it was.
-        arms = [Arm(one, [pair for config, pair in order.work if config == one]).planned() for one in configs]
+        arms = [
+            Arm(one, [pair for config, pair in order.work if config == one]).planned()
+            for one in configs
+        ]
         backend = open_backend(arms[0].config)
         mailboxes = mailboxes_for(arms, stack)
         session = stack.enter_context(SandboxSession(backend))
@@ -193,7 +200,9 @@ def on_this_node(order: JobOrder) -> Iterator[JobOrder]:
             config,
             agent_config=config.agent_config and ",".join(paths),
             prompts_dir=config.prompts_dir and here(config.prompts_dir),
-            logs_dir=root / config.logs_dir.relative_to("/") if order.carries_logs else config.logs_dir,
+            logs_dir=root / config.logs_dir.relative_to("/")
+            if order.carries_logs
+            else config.logs_dir,
         )
 
     try:

@@ -56,9 +56,13 @@ class RayEngine:
         ray = self._ray = self._connected()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         wanted = self._resources.items()
-        if not any(all(node["Resources"].get(name, 0) >= n for name, n in wanted) for node in nodes):
+        if not any(
+            all(node["Resources"].get(name, 0) >= n for name, n in wanted) for node in nodes
+        ):
             words = ",".join(f"{name}={number:g}" for name, number in wanted)
-            raise UserError(f"no node of the Ray cluster has {words}; see `ray status`, or --ray-resources")
+            raise UserError(
+                f"no node of the Ray cluster has {words}; see `ray status`, or --ray-resources"
+            )
         # With the driver: that node outlasts the others, or all is over anyway.
         here = self._on_node(ray.get_runtime_context().get_node_id())
         self._channel = ray.remote(num_cpus=0)(_Channel).options(scheduling_strategy=here).remote()
@@ -68,18 +72,26 @@ class RayEngine:
         return not any(str(path.absolute()).startswith(unseen) for unseen in self._unseen)
 
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:  # noqa: ARG002  # Slurm's
-        passed_on = {name: text for name, text in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+        passed_on = {
+            name: text for name, text in os.environ.items() if not name.startswith(_NOT_PASSED_ON)
+        }
         named = {_NAMED[name]: number for name, number in self._resources.items() if name in _NAMED}
         own = {name: number for name, number in self._resources.items() if name not in _NAMED}
-        task = self._ray.remote(max_retries=0, max_calls=1)(_ray_job).options(resources=own, **named)
+        task = self._ray.remote(max_retries=0, max_calls=1)(_ray_job).options(
+            resources=own, **named
+        )
         for order in orders:
-            self._tasks[order.job] = task.remote(replace(order, environment=passed_on), self._channel)
+            self._tasks[order.job] = task.remote(
+                replace(order, environment=passed_on), self._channel
+            )
 
     def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
         for job in [job for job in jobs if job not in self._tasks]:
             yield job, {"kind": "lost", "error": "it ended with the driver that had started it"}
         by_task = {task: job for job, task in self._tasks.items()}
-        ended = self._ray.wait(list(by_task), num_returns=len(by_task), timeout=0)[0] if by_task else []
+        ended = (
+            self._ray.wait(list(by_task), num_returns=len(by_task), timeout=0)[0] if by_task else []
+        )
         for job, event in self._ask("take") if self._tasks else ():
             yield job, event
             if event["kind"] == "done":
@@ -106,7 +118,11 @@ class RayEngine:
         tasks = [self._tasks.pop(job) for job in jobs if job in self._tasks]
         for task in tasks:
             self._ray.cancel(task)
-        left = self._ray.wait(tasks, num_returns=len(tasks), timeout=_CANCEL_SECONDS)[1] if tasks else []
+        left = (
+            self._ray.wait(tasks, num_returns=len(tasks), timeout=_CANCEL_SECONDS)[1]
+            if tasks
+            else []
+        )
         for task in left:
             self._ray.cancel(task, force=True)
 
@@ -151,7 +167,9 @@ class RayEngine:
             mark.touch()
             for node in nodes:
                 there = self._on_node(node["NodeID"])
-                task = probe.options(scheduling_strategy=there).remote(paths, _VERSIONS, self._config)
+                task = probe.options(scheduling_strategy=there).remote(
+                    paths, _VERSIONS, self._config
+                )
                 tasks.append((node["NodeManagerHostname"], task))
             for host, task in tasks:
                 try:
@@ -159,7 +177,10 @@ class RayEngine:
                 except gone:
                     continue  # it has died, or been taken away, just now
                 except Exception as problem:
-                    error, unseen = f"CooperBench does not run there: {str(problem).strip()[-300:]}", []
+                    error, unseen = (
+                        f"CooperBench does not run there: {str(problem).strip()[-300:]}",
+                        [],
+                    )
                 if error:
                     raise UserError(f"node {host}: {' '.join(redact(error).split())}")
                 self._unseen |= set(unseen)
@@ -170,7 +191,9 @@ class RayEngine:
         try:
             self._ray.get(task)
         except Exception as error:
-            return redact(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}")
+            return redact(
+                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+            )
         return "it ended without working on it"
 
 
@@ -198,7 +221,9 @@ class _Channel:
 class _ChannelLink:
     def __init__(self, channel: Any, job: str) -> None:
         self._ray: Any = import_module("ray")
-        self.owner = f"Ray task {self._ray.get_runtime_context().get_task_id()[:16]} on {platform.node()}"
+        self.owner = (
+            f"Ray task {self._ray.get_runtime_context().get_task_id()[:16]} on {platform.node()}"
+        )
         self._channel = channel
         self._job = job
 

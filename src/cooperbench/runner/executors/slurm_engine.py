@@ -65,13 +65,19 @@ class SlurmEngine:
     def check(self, seen: Sequence[Path]) -> None:  # noqa: ARG002
         # What is on the nodes, and which backend works there, is known when the first job tells.
         if shutil.which("sbatch") is None:
-            raise UserError("--executor slurm needs Slurm's commands, and there is no sbatch on this machine")
+            raise UserError(
+                "--executor slurm needs Slurm's commands, and there is no sbatch on this machine"
+            )
         if find_spec("submitit") is None:
             raise UserError("--executor slurm needs submitit: pip install 'cooperbench[slurm]'")
-        words = [f"--{name}={value}" if value else f"--{name}" for name, value in self._given.items()]
+        words = [
+            f"--{name}={value}" if value else f"--{name}" for name, value in self._given.items()
+        ]
         trial = _slurm("sbatch", "--test-only", *words, "--wrap=true")
         if trial.returncode != 0:
-            said = " ".join(line.partition("error: ")[2] or line for line in trial.stderr.split("\n") if line)
+            said = " ".join(
+                line.partition("error: ")[2] or line for line in trial.stderr.split("\n") if line
+            )
             raise UserError(f"Slurm refuses the job: {redact(said).strip()[:300]}")
         found = re.search(r"MaxArraySize\s*=\s*(\d+)", _slurm("scontrol", "show", "config").stdout)
         # Only a part of the queue, where there are more: the driver fills up.
@@ -134,7 +140,9 @@ class SlurmEngine:
     def hold(self, jobs: Collection[str]) -> None:
         (self._events.parent / "hold").touch()
         for batch in batches_of(jobs):
-            _slurm("scancel", "--me", "--state=PENDING", f"--name={_job_name(self._run_name, batch)}")
+            _slurm(
+                "scancel", "--me", "--state=PENDING", f"--name={_job_name(self._run_name, batch)}"
+            )
 
     def cancel(self, jobs: Collection[str]) -> None:
         for batch in batches_of(jobs):
@@ -142,7 +150,9 @@ class SlurmEngine:
         until = time.monotonic() + _CANCEL_SECONDS
         while jobs and (states := job_states(self._run_name, jobs)) != {}:
             if time.monotonic() > until:
-                left = "Slurm does not answer" if states is None else f"{len(states)} of them are left"
+                left = (
+                    "Slurm does not answer" if states is None else f"{len(states)} of them are left"
+                )
                 raise InfraError(f"the jobs in Slurm could not be ended ({left}); see squeue --me")
             time.sleep(0.3)
 
@@ -181,7 +191,9 @@ def job_states(run_name: str, jobs: Iterable[str]) -> dict[str, str] | None:
         return None
     lines = (line.split() for line in done.stdout.splitlines())
     # A batch of one job is no array.
-    return {f"{names[name]}.{0 if index == 'N/A' else index}": state for name, index, state in lines}
+    return {
+        f"{names[name]}.{0 if index == 'N/A' else index}": state for name, index, state in lines
+    }
 
 
 def _job_name(run_name: str, batch: str) -> str:
