@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cooperbench import secrets
 from cooperbench.errors import UserError
-from cooperbench.secrets import load_env_file, parse_env, redact, remember
+from cooperbench.secrets import load_env_file, parse_env, redact, remember_secret
 from tests.runner.helpers import run_tiny
 from tests.tiny import write_script
 
@@ -68,7 +68,7 @@ def test_a_secret_within_a_longer_one_does_not_leave_its_rest(
 def test_no_remembered_secret_survives_as_text_or_json(
     secret: str, before: str, after: str
 ) -> None:
-    remember(secret, "api_key")
+    remember_secret(secret, "api_key")
     text = before + secret + after
     assert secret not in redact(text)
     assert secret not in redact(json.dumps({"a": text}))

@@ -69,7 +69,7 @@ def git(
     return output.stdout
 
 
-def end_running() -> None:
+def kill_running_git() -> None:
     """The process was told to stop: callers that wait for git get `Interrupted`."""
     with suppress(KeyError):
         while True:

@@ -1,6 +1,6 @@
 """API keys: how they come from `.env`, and how they are kept out of everything that is written or shown.
 
-A secret is the value of an environment variable whose name says so, or one that was handed to `remember`. Only these
+A secret is the value of an environment variable whose name says so, or one that was handed to `remember_secret`. Only these
 exact values are replaced, and not those too short or plain (`EMPTY`): guessing would change what agents wrote.
 """
 
@@ -87,7 +87,7 @@ def redact(text: str) -> str:
     return text
 
 
-def remember(value: str, name: str) -> None:
+def remember_secret(value: str, name: str) -> None:
     """A secret that is in no environment variable; `name` is what stands in its place."""
     if _is_secret(value):
         with _lock:

@@ -19,8 +19,8 @@ from cooperbench.models import EVAL_NETWORKS, EvalNetwork
 from cooperbench.storage import write_json
 
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
-DOCUMENTED_BACKEND = "modal"
-BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DOCUMENTED_BACKEND}"
+DEFAULT_BACKEND = "modal"
+BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DEFAULT_BACKEND}"
 """Of `--backend`, for its help."""
 EVAL_NETWORK_VARIABLE = "COOPERBENCH_EVAL_NETWORK"
 
@@ -64,24 +64,24 @@ def save_setting(key: str, value: str | None) -> None:
 def default_backend() -> str:
     """For the command line: environment, file, then what the documentation says."""
     return os.environ.get(BACKEND_VARIABLE) or str(
-        load_settings().get("backend") or DOCUMENTED_BACKEND
+        load_settings().get("backend") or DEFAULT_BACKEND
     )
 
 
 def default_eval_network() -> EvalNetwork:
     """For the command line: environment, file, then `auto`."""
     value = os.environ.get(EVAL_NETWORK_VARIABLE) or load_settings().get("eval_network") or "auto"
-    return checked_eval_network(value)
+    return check_eval_network(value)
 
 
-def checked_eval_network(value: object) -> EvalNetwork:
+def check_eval_network(value: object) -> EvalNetwork:
     found = next((policy for policy in EVAL_NETWORKS if policy == value), None)
     if found is None:
         raise UserError(f"eval_network is {value!r}; it must be one of {', '.join(EVAL_NETWORKS)}")
     return found
 
 
-def import_named(name: str) -> ModuleType:
+def import_user_module(name: str) -> ModuleType:
     """A module that the user names; one that is not installed may lie in the working directory, as with `python -m`."""
     with suppress(ModuleNotFoundError):
         return import_module(name)

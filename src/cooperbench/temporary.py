@@ -19,7 +19,7 @@ _NAME = re.compile(
 _USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked into, never written to by these names
 
 
-def start_of(pid: int) -> str:
+def process_start_time(pid: int) -> str:
     """When a process started; empty where there is none. OSError where that cannot be known: it may be alive."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
@@ -29,7 +29,7 @@ def start_of(pid: int) -> str:
 
 
 @cache
-def namespace() -> str:
+def pid_namespace() -> str:
     """Of process numbers: a process of another one cannot be seen from here, dead or alive."""
     return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
 
@@ -37,7 +37,7 @@ def namespace() -> str:
 def owned_prefix(purpose: str) -> str:
     """For `mkdtemp` and similar functions: `purpose`, in lower case, and the owner."""
     pid = os.getpid()
-    return f"cooperbench-{purpose}-{pid}-{start_of(pid)}-{namespace()}-"
+    return f"cooperbench-{purpose}-{pid}-{process_start_time(pid)}-{pid_namespace()}-"
 
 
 def remove_abandoned() -> list[Path]:
@@ -69,11 +69,11 @@ def _quietly(*argv: str) -> None:
 def is_abandoned(folder: Path) -> bool:
     """Whether a process made it that has certainly ended."""
     match = _NAME.fullmatch(folder.name)
-    if match is None or match["space"] != namespace():
+    if match is None or match["space"] != pid_namespace():
         return False
     try:
         status = folder.lstat()
         ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-        return ours and start_of(int(match["pid"])) != match["start"]
+        return ours and process_start_time(int(match["pid"])) != match["start"]
     except OSError:
         return False

@@ -14,7 +14,7 @@ from cooperbench.cli import main
 from cooperbench.cli.machine import NEARBY
 from cooperbench.cli.run import add_arguments, config_of
 from cooperbench.errors import UserError
-from cooperbench.temporary import namespace
+from cooperbench.temporary import pid_namespace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def test_clean_goes_on_where_there_is_no_engine(
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.delenv("MSWEA_DOCKER_EXECUTABLE", raising=False)
-    left = tmp_path / "cache" / "sandboxes" / f"cooperbench-sandboxes-4194305-1-{namespace()}-x"
+    left = tmp_path / "cache" / "sandboxes" / f"cooperbench-sandboxes-4194305-1-{pid_namespace()}-x"
     left.mkdir(parents=True)
     assert main(["clean"]) == 0
     said = capsys.readouterr()

@@ -25,7 +25,7 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     stream = io.StringIO()
     display = Display(stream)
     pair = Pair(Task("llama_index_task", 8394, tmp_path, (1, 2)), (1, 2))
-    display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_judge=12)
+    display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_evaluate=12)
     features = Task("r", 1, tmp_path, (1, 2)).features
     display.pair_started(pair, [Seat(f"agent{one.feature_id}", (one,)) for one in features])
     display.message(
@@ -105,11 +105,11 @@ def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_pa
     stream = io.StringIO()
     display = LiveDisplay(Console(file=stream, force_terminal=True, width=160))
     task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
-    display.begin([], to_run=0, to_judge=3)
+    display.begin([], to_run=0, to_evaluate=3)
     display.evaluated(task.pairs[0], {"status": "error", "error": "lost"})
     display.end()
     assert "0 passed, 0 failed, 1 errors  $0.00" in stream.getvalue()
-    display.begin([], to_run=0, to_judge=3)
+    display.begin([], to_run=0, to_evaluate=3)
     for pair in task.pairs[1:]:
         display.evaluated(pair, evaluation)
     display.end()

@@ -204,7 +204,7 @@ def remember_secrets(kwargs: Mapping[str, Any]) -> None:
         elif isinstance(value, str) and (
             secrets.is_secret_name(name) or name.lower() == "authorization"
         ):
-            secrets.remember(value.removeprefix("Bearer "), name)
+            secrets.remember_secret(value.removeprefix("Bearer "), name)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cooperbench.agents.base import Agent
 from cooperbench.errors import UserError
-from cooperbench.settings import import_named
+from cooperbench.settings import import_user_module
 
 ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
@@ -50,7 +50,7 @@ def get_agent(name: str) -> Callable[[], Agent]:
         return program_agent(Path(name).expanduser())
     for module in filter(None, map(str.strip, os.environ.get(MODULES_VARIABLE, "").split(","))):
         try:
-            import_named(module)
+            import_user_module(module)
         except Exception as error:
             problem = f"{MODULES_VARIABLE} names {module!r}, which cannot be imported: {error}"
             raise UserError(problem) from error
@@ -64,7 +64,7 @@ def get_agent(name: str) -> Callable[[], Agent]:
         )
     module, _, attribute = target.partition(":")
     try:
-        factory: Callable[[], Agent] = getattr(import_named(module), attribute)
+        factory: Callable[[], Agent] = getattr(import_user_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
     if not callable(factory) or not hasattr(factory, "run"):

@@ -15,8 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from cooperbench.temporary import namespace as process_namespace
-from cooperbench.temporary import start_of
+from cooperbench.temporary import pid_namespace, process_start_time
 
 HOST_LABEL = "cooperbench-host"
 OWNER_LABEL = "cooperbench-owner"
@@ -42,7 +41,7 @@ class Owner(NamedTuple):
 
 
 def this_owner() -> Owner:
-    return Owner(*_place(), pid=os.getpid(), start=start_of(os.getpid()))
+    return Owner(*_place(), pid=os.getpid(), start=process_start_time(os.getpid()))
 
 
 def read_owner(text: str) -> Owner | None:
@@ -68,7 +67,7 @@ def is_leftover(
     if owner.boot != boot:
         return not running
     try:
-        return owner.namespace == namespace and start_of(owner.pid) != owner.start
+        return owner.namespace == namespace and process_start_time(owner.pid) != owner.start
     except OSError:
         return False
 
@@ -77,7 +76,7 @@ def is_leftover(
 def _place() -> tuple[str, str, str, str]:
     machine = _short_hash("/etc/machine-id", f"{socket.gethostname()} ")
     boot = _short_hash("/proc/sys/kernel/random/boot_id")
-    return machine, boot, process_namespace(), str(os.getuid())
+    return machine, boot, pid_namespace(), str(os.getuid())
 
 
 def _short_hash(path: str, before: str = "") -> str:

@@ -11,7 +11,7 @@ from typing import cast
 
 from cooperbench.errors import UserError
 from cooperbench.sandbox.contract import EvalBackend
-from cooperbench.settings import import_named
+from cooperbench.settings import import_user_module
 
 ENTRY_POINT_GROUP = "cooperbench.backends"
 _OURS = {
@@ -70,6 +70,6 @@ def find_factory(name: str) -> Callable[..., EvalBackend]:
         )
     module, _, attribute = dotted.partition(":")
     try:
-        return cast("Callable[..., EvalBackend]", getattr(import_named(module), attribute))
+        return cast("Callable[..., EvalBackend]", getattr(import_user_module(module), attribute))
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"backend {name!r} cannot be loaded from {dotted}: {error}") from error

@@ -19,7 +19,7 @@ from cooperbench.backends.docker.images import (
     derived_name,
 )
 from cooperbench.cli import arguments
-from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, select_pairs
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Task
@@ -79,7 +79,7 @@ def select_tasks(args: argparse.Namespace) -> list[Task]:
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
     if args.subset is None and args.features is None:
         return list(load_tasks(dataset_dir, args.repo, args.task_id))
-    return list(dict.fromkeys(pair.task for pair in selected_pairs(dataset_dir, args).pairs))
+    return list(dict.fromkeys(pair.task for pair in select_pairs(dataset_dir, args).pairs))
 
 
 def _of_modal(action: str, labels: set[str] | None) -> Outcome:

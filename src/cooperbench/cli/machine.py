@@ -21,9 +21,9 @@ from cooperbench.backends.registry import OUR_BACKENDS, find_factory
 from cooperbench.cli import arguments
 from cooperbench.dataset.discovery import DEFAULT_DATASET_DIR, ENVIRONMENT_VARIABLE
 from cooperbench.dataset.download import DEFAULT_DATASET_ID, prepare_dataset
-from cooperbench.doctor.checks import Status, examine_all
+from cooperbench.doctor.checks import Status, run_checks
 from cooperbench.errors import CooperBenchError
-from cooperbench.settings import checked_eval_network, config_file, load_settings, save_setting
+from cooperbench.settings import check_eval_network, config_file, load_settings, save_setting
 from cooperbench.text import plural
 
 NEARBY = ("local", "docker")
@@ -145,7 +145,7 @@ def config(args: argparse.Namespace) -> int:
         return _set_up_gcp(args)
     if args.action == "set":
         if args.key == "eval_network":
-            checked_eval_network(args.value)
+            check_eval_network(args.value)
         save_setting(args.key, args.value)
     elif args.action == "unset":
         save_setting(args.key, None)
@@ -176,7 +176,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 def doctor(args: argparse.Namespace) -> int:
     """1 where something is missing that `cooperbench run` needs with the user's defaults."""
     findings = []
-    for finding in examine_all(args.dataset_dir, args.redis):
+    for finding in run_checks(args.dataset_dir, args.redis):
         findings.append(finding)
         if not args.json:
             needed = "needed: " if finding.needed and finding.status is not Status.OK else ""

@@ -45,7 +45,7 @@ def demo_dir() -> Path:
     return Path(__file__).with_name(DEMO)
 
 
-def is_of_demo(task: Task) -> bool:
+def is_demo_task(task: Task) -> bool:
     """The demo's tasks are in no registry: an image with their name there is not ours."""
     return task.path.resolve().is_relative_to(demo_dir().resolve())
 
@@ -136,7 +136,7 @@ def discover(
     return Selection(tuple(pairs), notes)
 
 
-def selected_pairs(dataset_dir: Path, chosen: Any) -> Selection:
+def select_pairs(dataset_dir: Path, chosen: Any) -> Selection:
     """`discover` with filters that are attributes: options of a run, or arguments of the command line."""
     names = ("subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
     return discover(dataset_dir, **{name: getattr(chosen, name) for name in names})

@@ -72,7 +72,7 @@ class _Problem(Exception):
         return cls(status, what, "".join(fix))
 
 
-def examine_all(dataset_dir: str | None = None, redis_url: str | None = None) -> Iterator[Finding]:
+def run_checks(dataset_dir: str | None = None, redis_url: str | None = None) -> Iterator[Finding]:
     """Everything, each as soon as it is known, in the order in which people read it."""
     try:
         default: str | None = default_backend()

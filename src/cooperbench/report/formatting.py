@@ -12,7 +12,7 @@ from cooperbench.report.statistics import Estimate
 from cooperbench.text import plural, printable
 
 NOTHING = "–"
-MOST_LINES = 20
+MAX_LINES = 20
 _FIXED_SPACE = "\u00a0"
 """A cell that has to be broken is broken before its interval, not before its unit."""
 
@@ -73,8 +73,8 @@ def decimal_text(value: float | None, digits: int) -> str:
 
 def first_lines(lines: Sequence[str]) -> list[str]:
     """What a terminal has room for."""
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"… {more} more (--json has all)"] if more > 0 else [])]
 
 
 Cell: TypeAlias = "str | int | Estimate | None"

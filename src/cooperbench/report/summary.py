@@ -29,7 +29,7 @@ from cooperbench.storage import AgentPaths, ExperimentPaths, read_json, utc_now,
 from cooperbench.text import dollars_text, duration_text, plural, printable
 
 SCHEMA = "cooperbench.summary/1"
-MOST_ROWS = 40
+MAX_ROWS = 40
 _COUNTS = {state: "errors" if state == "error" else state for state in NOT_JUDGED}
 """What the numbers of pairs in these states are called."""
 _VERDICTS = {
@@ -242,8 +242,8 @@ def sandboxes_text(sandboxes: dict[str, Any]) -> str:
 
 def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[str]:
     """Of many pairs only those that did not pass."""
-    many = len(results) > MOST_ROWS
-    shown = [one for one in results if not many or one["state"] != "passed"][:MOST_ROWS]
+    many = len(results) > MAX_ROWS
+    shown = [one for one in results if not many or one["state"] != "passed"][:MAX_ROWS]
     if not shown:
         return []
     heading = ("repository", "task", "features", "alone", "merge", "together", "overall", "")

@@ -12,7 +12,7 @@ from cooperbench.agents.base import patience_seconds
 from cooperbench.agents.llm import has_price
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.backends.registry import check_options, find_factory, get_backend
-from cooperbench.dataset.discovery import selected_pairs
+from cooperbench.dataset.discovery import select_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.reference import sound_pairs
@@ -23,7 +23,7 @@ from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.runner.options import RunOptions
 from cooperbench.secrets import load_env_file
-from cooperbench.settings import DOCUMENTED_BACKEND
+from cooperbench.settings import DEFAULT_BACKEND
 from cooperbench.storage import DEFAULT_LOGS_DIR, checked_run_name
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural, printable
@@ -52,7 +52,7 @@ def run(
     messaging_enabled: bool = True,
     auto_eval: bool = True,
     eval_concurrency: int = 10,
-    backend: str = DOCUMENTED_BACKEND,
+    backend: str = DEFAULT_BACKEND,
     agent_config: str | None = None,
     *,
     dataset_dir: str | Path | None = None,
@@ -91,7 +91,7 @@ def config_of_call(values: dict[str, Any]) -> RunConfig:
 
 def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
     """What a call asks for, and what is to be said about it."""
-    found = selected_pairs(config.dataset_dir, config)
+    found = select_pairs(config.dataset_dir, config)
     notes = found.notes
     if config.git_enabled and config.setting == "solo":
         notes += (

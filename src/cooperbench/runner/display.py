@@ -58,9 +58,11 @@ def verdict_text(evaluation: dict[str, Any]) -> str:
 def header_lines(arms: Sequence[Arm]) -> list[str]:
     config, pairs = arms[0].config, arms[0].pairs
     if config.evaluate_only:
-        to_judge = sum(len(arm.to_evaluate) for arm in arms)
-        lines = [f"Evaluating {plural(to_judge, 'pair')} of {config.run_name} on {config.backend}"]
-        if judged := sum(len(arm.pairs) for arm in arms) - to_judge:
+        to_evaluate = sum(len(arm.to_evaluate) for arm in arms)
+        lines = [
+            f"Evaluating {plural(to_evaluate, 'pair')} of {config.run_name} on {config.backend}"
+        ]
+        if judged := sum(len(arm.pairs) for arm in arms) - to_evaluate:
             lines.append(f"{judged} more are evaluated already (--force judges them again)")
         return lines
     sizes = sorted({len(pair.feature_ids) for pair in pairs} or {2})
@@ -99,13 +101,13 @@ class Display:
         self._waiting: dict[tuple[Pair, str], tuple[float, str]] = {}
         """For a provider that fails: which agent, since when, and why."""
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
-        self._ran = self._judged = self._to_run = self._to_judge = 0
+        self._ran = self._judged = self._to_run = self._to_evaluate = 0
         self._cost = 0.0
         self._began = time.monotonic()
 
-    def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
+    def begin(self, lines: Sequence[str], *, to_run: int, to_evaluate: int) -> None:
         """What this is about, and how many pairs are to be run and to be judged."""
-        self._to_run, self._to_judge, self._began = to_run, to_judge, time.monotonic()
+        self._to_run, self._to_evaluate, self._began = to_run, to_evaluate, time.monotonic()
         for line in lines:
             self.note(line)
         self._print("")
@@ -148,7 +150,7 @@ class Display:
             self._ran += 1
             self._cost += float(result.get("cost") or 0.0)
             self._counts["errors"] += not completed
-            self._to_judge -= not completed
+            self._to_evaluate -= not completed
         error = printable(str(result.get("error")))
         self._tell(pair, f"✓ Complete in {took}" if completed else f"! Error after {took}: {error}")
 
@@ -165,7 +167,7 @@ class Display:
     def _tell(self, pair: Pair, text: str) -> None:
         with self._lock:
             number = self._numbers.setdefault(pair, len(self._numbers) + 1)
-        self._print(f"[Task {number}/{max(self._to_run, self._to_judge)}] {text}")
+        self._print(f"[Task {number}/{max(self._to_run, self._to_evaluate)}] {text}")
 
     def _print(self, line: str) -> None:
         with self._lock:
@@ -196,8 +198,8 @@ class LiveDisplay(Display):
             console=console, get_renderable=self._render, refresh_per_second=8, transient=True
         )
 
-    def begin(self, lines: Sequence[str], *, to_run: int, to_judge: int) -> None:
-        super().begin(lines, to_run=to_run, to_judge=to_judge)
+    def begin(self, lines: Sequence[str], *, to_run: int, to_evaluate: int) -> None:
+        super().begin(lines, to_run=to_run, to_evaluate=to_evaluate)
         self._live.start()
 
     def end(self) -> None:
@@ -229,7 +231,7 @@ class LiveDisplay(Display):
             return Group(Text(self._status(now)), table)
 
     def _status(self, now: float) -> str:
-        done, total = self._ran + self._judged, self._to_run + max(self._to_judge, self._judged)
+        done, total = self._ran + self._judged, self._to_run + max(self._to_evaluate, self._judged)
         elapsed = now - self._began
         left = (
             f", about {duration_text(elapsed / done * (total - done))} left"

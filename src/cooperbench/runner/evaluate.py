@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selected_pairs
+from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, select_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.executor import TestExecutor, not_run
@@ -23,7 +23,7 @@ from cooperbench.runner.config import RunConfig, check_type, make_config
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import Arm, carry_out
 from cooperbench.sandbox.session import SandboxSession
-from cooperbench.settings import DOCUMENTED_BACKEND, checked_eval_network
+from cooperbench.settings import DEFAULT_BACKEND, check_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
 from cooperbench.text import names_for_error
 
@@ -43,7 +43,7 @@ def evaluate(
     features: list[int] | None = None,
     concurrency: int = 10,
     force: bool = False,
-    backend: str = DOCUMENTED_BACKEND,
+    backend: str = DEFAULT_BACKEND,
     *,
     dataset_dir: str | Path | None = None,
     logs_dir: str | Path = DEFAULT_LOGS_DIR,
@@ -84,7 +84,7 @@ def evaluation_arms(values: Mapping[str, Any]) -> list[Arm]:
         raise UserError(
             f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {', '.join(known) or 'none'}"
         )
-    found = selected_pairs(config.dataset_dir, config)
+    found = select_pairs(config.dataset_dir, config)
     arms = []
     for setting in paths.settings_on_disk():
         pairs = [*found.pairs, *_larger_groups(config, setting, found.pairs)]
@@ -117,7 +117,7 @@ def run_patch_test(
     feature_id: int,
     agent_patch: str | Path | None = None,
     timeout: int = DEFAULT_TEST_SECONDS,
-    backend: str = DOCUMENTED_BACKEND,
+    backend: str = DEFAULT_BACKEND,
     *,
     dataset_dir: str | Path | None = None,
     eval_network: EvalNetwork = "auto",
@@ -139,7 +139,7 @@ def run_patch_test(
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(backends.get_backend(backend)) as session:
         executor = TestExecutor(session, timeout)
-        references = References(executor, checked_eval_network(eval_network))
+        references = References(executor, check_eval_network(eval_network))
         reference = references.get(feature)
         with TreeStore(executor.base(task)) as store:
             work = judged_patch(patch, executor.test_side((feature,), store), store)

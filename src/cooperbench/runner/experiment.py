@@ -141,7 +141,7 @@ def carry_out(
         _save_configs(arms)
         to_run = sum(len(arm.to_run) for arm in arms)
         to_judge = sum(len(arm.to_evaluate) for arm in arms) + (to_run if config.auto_eval else 0)
-        display.begin(header_lines(arms), to_run=to_run, to_judge=to_judge)
+        display.begin(header_lines(arms), to_run=to_run, to_evaluate=to_judge)
         stack.callback(display.end)
         for note in (*notes, *([f"Messages: {mailboxes.description}"] if mailboxes else ())):
             display.note(note)

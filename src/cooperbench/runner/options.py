@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from cooperbench.models import EVAL_NETWORKS, SETTINGS, EvalNetwork, Setting
 from cooperbench.sandbox.contract import NetworkPolicy
-from cooperbench.settings import BACKEND_DEFAULT, DOCUMENTED_BACKEND
+from cooperbench.settings import BACKEND_DEFAULT, DEFAULT_BACKEND
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
 EXECUTORS = ("local", "slurm", "ray")
@@ -139,7 +139,7 @@ class RunOptions:
     backend: str = option(
         "--backend",
         f"local, docker, modal, gcp or module:Class (default: {BACKEND_DEFAULT})",
-        default=DOCUMENTED_BACKEND,
+        default=DEFAULT_BACKEND,
         recorded="identity",
     )
     concurrency: int = option("-c --concurrency", "pairs at once", default=20, cli_default=30)

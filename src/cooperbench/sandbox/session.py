@@ -11,7 +11,7 @@ from typing import Literal, Self, TypeVar, cast
 
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import Interrupted, UserError
-from cooperbench.git import end_running
+from cooperbench.git import kill_running_git
 from cooperbench.models import Image, Task
 from cooperbench.retry import finished, in_daemon_threads
 from cooperbench.sandbox import contract
@@ -151,7 +151,7 @@ class SandboxSession:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
-            end_running()
+            kill_running_git()
         # The second Ctrl-C arrives here, while we wait: nothing may stay behind then either.
         finished(self._close)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.backends.gcp import GCPBatchBackend
-from cooperbench.doctor.checks import Status, examine_all
+from cooperbench.doctor.checks import Status, run_checks
 from tests.backends.gcp.compute_server import Handler, Refused
 
 if TYPE_CHECKING:
@@ -214,15 +214,15 @@ def test_the_doctor_asks_each_service(
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "some-project")
     monkeypatch.setenv("GCP_REGION", "us-east1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(terminal.folder / "credentials.json"))
-    found = next(one for one in examine_all() if one.name == "backend gcp")
+    found = next(one for one in run_checks() if one.name == "backend gcp")
     assert (found.status, found.fix) == (Status.BROKEN, "gcloud auth application-default login")
     for name, value in terminal.variables.items():
         monkeypatch.setenv(name, value)
-    found = next(one for one in examine_all() if one.name == "backend gcp")
+    found = next(one for one in run_checks() if one.name == "backend gcp")
     assert found.status is Status.OK
     assert "bucket cooperbench-eval-some-project, which the first evaluation makes" in found.detail
     services.batch_is_enabled = False
-    found = next(one for one in examine_all() if one.name == "backend gcp")
+    found = next(one for one in run_checks() if one.name == "backend gcp")
     assert (found.name, found.status) == ("backend gcp", Status.BROKEN)
     assert "Batch" in found.detail
     assert found.fix == "gcloud services enable batch.googleapis.com --project some-project"

@@ -13,7 +13,7 @@ from modal_proto import api_pb2
 
 from cooperbench import retry
 from cooperbench.backends.modal import ModalBackend, connection
-from cooperbench.doctor.checks import Status, examine_all
+from cooperbench.doctor.checks import Status, run_checks
 from cooperbench.errors import InfraError, SandboxDead, SandboxDestroyed, UserError
 from tests.backends.modal.plane import HOST_IMAGE
 
@@ -207,11 +207,11 @@ def test_the_check_asks_modal_also_without_asserts(plane: Plane) -> None:
 
 
 def test_the_doctor_asks_modal(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = next(one for one in examine_all() if one.name == "backend modal")
+    found = next(one for one in run_checks() if one.name == "backend modal")
     assert found.status is Status.OK
     assert "the token is good, app cooperbench" in found.detail
     monkeypatch.setenv("MODAL_ENVIRONMENT", "nowhere")
-    found = next(one for one in examine_all() if one.name == "backend modal")
+    found = next(one for one in run_checks() if one.name == "backend modal")
     assert (found.status, "modal environment list" in found.fix) == (Status.MISSING, True)
 
 

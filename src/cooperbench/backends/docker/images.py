@@ -22,7 +22,7 @@ from cooperbench.backends.docker.sandbox import DockerSandbox, lacks_tool
 from cooperbench.backends.docker.settings import DockerSettings
 from cooperbench.backends.image_digest import has_registry
 from cooperbench.dataset import image_names
-from cooperbench.dataset.discovery import is_of_demo
+from cooperbench.dataset.discovery import is_demo_task
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Task
 from cooperbench.sandbox import sandbox_script
@@ -172,7 +172,7 @@ class ImageStore:
 
     def pull_task(self, task: Task, say: Say) -> EngineImage:
         """The first of the task's names that a registry has; the published one is tried first."""
-        if is_of_demo(task):
+        if is_demo_task(task):
             raise UserError(
                 f"{task.label} belongs to the demo, whose images are in no registry: cooperbench images build"
             )

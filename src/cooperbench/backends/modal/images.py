@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.backends.modal.connection import Connection, Gone
-from cooperbench.dataset.discovery import is_of_demo
+from cooperbench.dataset.discovery import is_demo_task
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import REPO_DIR, Image, Task
@@ -87,7 +87,7 @@ class ImageStore:
     def _source(self, task: Task) -> tuple[modal.Image, str]:
         """The image as published or built, and its digest if it has one."""
         name, reason = image_name(task, self._settings.image_template), ""
-        if self._settings.images != "build" and not is_of_demo(task):
+        if self._settings.images != "build" and not is_demo_task(task):
             reference, digest = _pinned(name)
             try:
                 return self._pull(name, reference), digest
