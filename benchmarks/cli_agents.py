@@ -2,7 +2,7 @@
 
 Each real program runs alone on this machine, at a scripted provider without latency, and as an agent in a sandbox,
 where its requests go through the gateway to the same provider: as they are, to a model that speaks the program's
-dialect (there is none for OpenCode, which speaks chat completions), and translated by LiteLLM. First request: from the
+API format (there is none for OpenCode, which speaks chat completions), and translated by LiteLLM. First request: from the
 start of the program (of the agent) until the provider is asked (target: at most 1.5 s later than alone). Step: what
 passes between two questions, with a shell command between them (target: at most 30 ms more). Of each the best of some
 rounds, since other work makes them longer. Programs come from the cache of the tests.

@@ -1,7 +1,7 @@
 """What the gateway costs: `python benchmarks/gateway.py`.
 
 First token: from the request until the first words of a streamed answer, asked from LiteLLM (or, where the provider
-speaks the dialect itself, from the provider) and through the gateway, in turns (target: at most 20 ms later). Memory:
+speaks the API format itself, from the provider) and through the gateway, in turns (target: at most 20 ms later). Memory:
 what the harness has while 50 agents get streamed answers at once (target: below 600 MB). Processor time: what the
 harness takes for one streamed answer to a history of 41 messages with 20 tools, without the client's own; other work
 on the machine makes it longer, though less so than times on the clock. The provider is a scripted one in a process of
@@ -100,20 +100,20 @@ def first_token(agents: Agents, provider: str) -> None:
     with httpx.Client(timeout=60) as client, ExitStack() as stack:
         vllm: At = stack.enter_context(agents.open("hosted_vllm/m"))
         claude: At = stack.enter_context(agents.open("anthropic/claude-sonnet-4-5"))
-        for name, at, dialect in (
+        for name, at, api_format in (
             ("chat, translated", vllm, "chat"),
             ("anthropic, as it is", claude, "anthropic"),
         ):
             direct, through = [], []
             for number in range(ROUNDS + 3):
-                if dialect == "chat":
+                if api_format == "chat":
                     one = asyncio.run(by_litellm(f"{provider}/v1", 1))[0]
                 else:
                     one = until_first_words(
                         client, f"{provider}/v1/messages", KEY, body("anthropic")
                     )
                 other = until_first_words(
-                    client, at.url + PATHS[dialect], at.access.token, body(dialect)
+                    client, at.url + PATHS[api_format], at.access.token, body(api_format)
                 )
                 if number >= 3:
                     direct.append(one * 1000)
@@ -140,14 +140,14 @@ def memory(agents: Agents) -> None:
         print(f"\nMemory (MB): {before:.0f} before, {resident_mb():.0f} with {AGENTS} agents")
 
 
-def turn(dialect: str, number: int) -> list[dict[str, Any]]:
+def turn(api_format: str, number: int) -> list[dict[str, Any]]:
     """A call of a tool and its result."""
     said, given = "I look at the next module.", {"command": f"sed -n 1,40p src/module_{number}.py"}
     about, result = (
         {"id": f"call_{number}", "name": "tool_0"},
         "def function(argument): return argument\n" * 20,
     )
-    if dialect == "gemini":
+    if api_format == "gemini":
         response = {"functionResponse": {**about, "response": {"output": result}}}
         return [
             {
@@ -156,12 +156,12 @@ def turn(dialect: str, number: int) -> list[dict[str, Any]]:
             },
             {"role": "user", "parts": [response]},
         ]
-    if dialect == "anthropic":
+    if api_format == "anthropic":
         blocks = [{"type": "text", "text": said}, {"type": "tool_use", **about, "input": given}]
         back = {"type": "tool_result", "tool_use_id": about["id"], "content": result}
         return [{"role": "assistant", "content": blocks}, {"role": "user", "content": [back]}]
     call_id, arguments = about["id"], json.dumps(given)
-    if dialect == "responses":
+    if api_format == "responses":
         return [
             {"type": "function_call", "call_id": call_id, "name": "tool_0", "arguments": arguments},
             {"type": "function_call_output", "call_id": call_id, "output": result},
@@ -176,12 +176,12 @@ def turn(dialect: str, number: int) -> list[dict[str, Any]]:
     return [asked, {"role": "tool", "tool_call_id": call_id, "content": result}]
 
 
-def long_body(dialect: str) -> dict[str, Any]:
-    whole = body(dialect, "Look at each module, please.")
-    place = {"gemini": "contents", "responses": "input"}.get(dialect, "messages")
-    if dialect == "responses":
+def long_body(api_format: str) -> dict[str, Any]:
+    whole = body(api_format, "Look at each module, please.")
+    place = {"gemini": "contents", "responses": "input"}.get(api_format, "messages")
+    if api_format == "responses":
         whole["input"] = [{"role": "user", "content": whole["input"]}]
-    whole[place] += [item for number in range(TURNS) for item in turn(dialect, number)]
+    whole[place] += [item for number in range(TURNS) for item in turn(api_format, number)]
     text = {"type": "string", "description": "What it is, in one sentence."}
     schema = {"type": "object", "properties": dict.fromkeys(("command", "path", "text"), text)}
     about = {"name": "tool", "description": "Does what one sentence says."}
@@ -190,30 +190,32 @@ def long_body(dialect: str) -> dict[str, Any]:
         "responses": {"type": "function", **about, "parameters": schema},
         "anthropic": {**about, "input_schema": schema},
         "gemini": {**about, "parametersJsonSchema": schema},
-    }[dialect]
+    }[api_format]
     tools = [
         json.loads(json.dumps(tool).replace('"tool"', f'"tool_{number}"'))
         for number in range(TOOLS)
     ]
-    return whole | {"tools": [{"functionDeclarations": tools}] if dialect == "gemini" else tools}
+    return whole | {"tools": [{"functionDeclarations": tools}] if api_format == "gemini" else tools}
 
 
 def processor_time(agents: Agents) -> None:
     print("\nProcessor time of one answer (ms)")
     with httpx.Client(timeout=60) as client:
         for way, models in WAYS.items():
-            for dialect, model in models.items():
-                asked, times = long_body(dialect), []
+            for api_format, model in models.items():
+                asked, times = long_body(api_format), []
                 with agents.open(model) as at:
                     headers = {"authorization": f"Bearer {at.access.token}"}
                     for number in range(ASKED + 3):
                         began = time.process_time() - time.thread_time()
-                        answer = client.post(at.url + PATHS[dialect], json=asked, headers=headers)
+                        answer = client.post(
+                            at.url + PATHS[api_format], json=asked, headers=headers
+                        )
                         if answer.status_code != 200:
                             raise SystemExit(answer.text)
                         if number >= 3:
                             times.append(time.process_time() - time.thread_time() - began)
-                print(f"{dialect:10}  {way:32}  {statistics.mean(times) * 1000:6.1f}")
+                print(f"{api_format:10}  {way:32}  {statistics.mean(times) * 1000:6.1f}")
 
 
 def resident_mb() -> float:

@@ -46,6 +46,6 @@ def server() -> Iterator[ModelServer]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a provider's recovery, or uses the user's keys."""
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "20")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "20")
     for name in ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE"):
         monkeypatch.delenv(f"{name}_API_KEY", raising=False)

@@ -41,8 +41,8 @@ class Tongue:
         arguments = {self.argument: command, **self.more}
         return Answer("", (ToolCall(self.terminal, arguments),))
 
-    def tell(self, colleague: str, message: str) -> Answer:
-        return self.run(shlex.join(["send_message", colleague, message]))
+    def tell(self, teammate: str, message: str) -> Answer:
+        return self.run(shlex.join(["send_message", teammate, message]))
 
     def edit(self, **arguments: Any) -> Answer:
         return Answer("", (ToolCall(self.editor, arguments),))

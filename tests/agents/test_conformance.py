@@ -31,8 +31,8 @@ for number in range(3):
     harness.check_limits()
     harness.reply(f"step {number}", cost=0.01, prompt_tokens=5, completion_tokens=1)
     harness.exec(f"echo {number} >>notes.txt")
-    for colleague in harness.start["colleagues"]:
-        harness.send_message(colleague, f"I am at step {number}")
+    for teammate in harness.start["teammates"]:
+        harness.send_message(teammate, f"I am at step {number}")
 harness.done()
 """
 
@@ -56,17 +56,17 @@ class TestPythonWorker(AgentConformance):
 
 
 def framework(name: str, tmp_path: Path) -> Iterator[AgentUnderTest]:
-    """A real one, with a model that looks around, writes to its colleague if it has one, and hands in."""
+    """A real one, with a model that looks around, writes to its teammate if it has one, and hands in."""
     provide(name)
     tongue = TONGUES[name]
     with ModelServer() as server:
         server.script(
             "", [tongue.run("ls"), tongue.run("echo more >>notes.txt"), *tongue.last_words]
         )
-        for agent_id, colleague in (("agent1", "agent2"), ("agent2", "agent1")):
+        for agent_id, teammate in (("agent1", "agent2"), ("agent2", "agent1")):
             server.script(
                 f"You are {agent_id}",
-                [tongue.run("ls"), tongue.tell(colleague, "hello"), *tongue.last_words],
+                [tongue.run("ls"), tongue.tell(teammate, "hello"), *tongue.last_words],
             )
         config = write_config(tmp_path / "config" / "agent.yaml", settings(name, server.openai_url))
         yield AgentUnderTest(name, MODEL, config, {DATA_VARIABLE: str(DATA)})

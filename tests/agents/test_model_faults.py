@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[[], Exception], str, str]] = {
 def test_every_agent_judges_alike(
     case: str, first_call: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
     make, first, later = CASES[case]
     expected = first if first_call else later
     assert ended(make(), first_call=first_call) == expected

@@ -13,7 +13,7 @@ import pytest
 
 from cooperbench.agents.base import Limits
 from cooperbench.agents.recorder import Recorder, read_trajectory
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.agents.worker import program_agent
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import discover
@@ -35,7 +35,7 @@ COMMAND = "sleep 20"
 
 @dataclass
 class AtWork:
-    session: Session
+    session: AgentSession
     own: AgentSandbox
     paths: AgentPaths
 
@@ -52,7 +52,7 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
         recorder = Recorder(paths, seat, agent="a", model=None)
         stack.callback(recorder.abandon)
         yield AtWork(
-            Session(
+            AgentSession(
                 pair=pair,
                 seat=seat,
                 setting="coop",
@@ -75,7 +75,7 @@ def entries(at_work: AtWork) -> list[dict[str, Any]]:
     return list(trajectory["steps"])
 
 
-CALLS: dict[str, Callable[[Session], Any]] = {
+CALLS: dict[str, Callable[[AgentSession], Any]] = {
     "execute": lambda session: session.execute("true"),
     "execute without a step": lambda session: session.execute("true", step=False),
     "read_file": lambda session: session.read_file("app.txt"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
 
 
 class _Attacker:
     uses_model = False
     command: ClassVar[str]
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         session.execute("sed -i '6s/$/ honest/' app.txt")
         session.execute(self.command, timeout_seconds=10)
 
@@ -26,7 +26,7 @@ class KillsEverythingLater(_Attacker):
 
     command = "(sleep 0.3; kill -9 -1) >/dev/null 2>&1 &"
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         super().run(session)
         session.execute("sleep 1; true")
 
@@ -82,7 +82,7 @@ class MovesTheHarness(_Attacker):
 
     command = "cd /; mv /cooperbench /elsewhere; chmod 0 /tmp"
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         super().run(session)
         session.execute("true")
 
@@ -92,7 +92,7 @@ class ClosesItsShells(_Attacker):
 
     command = "cd /cooperbench/scratch && rm -rf -- * && chmod 0 ."
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         super().run(session)
         session.execute("true")
 

@@ -65,7 +65,7 @@ class Round:
         environment = {
             **os.environ,
             "COOPERBENCH_CACHE_DIR": str(world.cache),
-            "COOPERBENCH_MODEL_PATIENCE": "20",
+            "COOPERBENCH_MODEL_RETRY_TIMEOUT": "20",
             "COOPERBENCH_BUILD_ARGS": "BASE_IMAGE=cooperbench-test-base:bookworm-1",
             "PYTHONPATH": f"{ROOT}:{ROOT}/src",
             "TMPDIR": str(self.temporary),

@@ -11,7 +11,7 @@ from cooperbench.errors import InfraError
 from cooperbench.models import Usage
 
 if TYPE_CHECKING:
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
 
 FOLDER = "COOPERBENCH_TEST_FOLDER"
 GATED = "tests.cluster.agents:Gated"
@@ -25,7 +25,7 @@ class Gated:
 
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         folder = Path(os.environ[FOLDER])
         (folder / f"{session.pair.name}.{session.seat.agent_id}.{os.getpid()}").touch()
         while not (folder / "open").exists():
@@ -38,7 +38,7 @@ class Failing:
 
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         folder = Path(os.environ[FOLDER])
         (folder / f"{session.pair.name}.{session.seat.agent_id}.{os.getpid()}").touch()
         if len({path.name.rpartition(".")[2] for path in folder.iterdir()}) == 1:
@@ -49,6 +49,6 @@ class Failing:
 class Spender:
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         session.reply("I spend", Usage(cost=COST, calls=1))
         OracleAgent().run(session)

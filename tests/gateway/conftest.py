@@ -19,7 +19,7 @@ from tests.tiny import write_tiny
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
     from cooperbench.gateway.access import Access
     from cooperbench.sandbox.contract import RichSandbox
     from tests.modelserver import ModelServer
@@ -43,7 +43,7 @@ class At:
     """An agent at the gateway."""
 
     access: Access
-    session: Session
+    session: AgentSession
     port: int
 
     @property

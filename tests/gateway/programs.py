@@ -1,4 +1,4 @@
-"""Programs as the gateway sees them: requests of the shape that the CLIs send, in each dialect.
+"""Programs as the gateway sees them: requests of the shape that the CLIs send, in each API format.
 
 What they do between two requests is theirs too: Claude Code moves its cache marks, Gemini CLI drops signatures, Codex
 sends metadata in another order, all of them send the whole history again.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
-DIALECTS = ("chat", "responses", "anthropic", "gemini")
+API_FORMATS = ("chat", "responses", "anthropic", "gemini")
 SHELLS = {
     "chat": "bash",
     "responses": "exec_command",
@@ -39,27 +39,31 @@ class Program:
 
     def __init__(
         self,
-        dialect: str,
+        api_format: str,
         task: str,
         *,
         tools: tuple[str, ...] = ("read",),
         system: str = "Be good.",
     ) -> None:
-        self.dialect = dialect
-        self.tools = (SHELLS[dialect], *tools) if tools else ()
+        self.api_format = api_format
+        self.tools = (SHELLS[api_format], *tools) if tools else ()
         self.system = system
         self.turns = [Turn(task)]
         self.thread = "t1"
         self._requests = 0
 
     def shell(self, call_id: str, command: str) -> tuple[str, str, Json]:
-        return call_id, SHELLS[self.dialect], {_ARGUMENT.get(self.dialect, "command"): command}
+        return (
+            call_id,
+            SHELLS[self.api_format],
+            {_ARGUMENT.get(self.api_format, "command"): command},
+        )
 
     def takes(self, turn: Turn) -> Json:
         """The answer as this program gets it; it goes into its history."""
         self.turns.append(copy.deepcopy(turn))
         self.turns[-1].own = True
-        return answer(self.dialect, turn)
+        return answer(self.api_format, turn)
 
     def returns(self, *texts: str, instruction: str = "") -> None:
         """What its tools gave back for the last turn."""
@@ -76,7 +80,7 @@ class Program:
 
     def body(self) -> Json:
         self._requests += 1
-        match self.dialect:
+        match self.api_format:
             case "chat":
                 return self._chat()
             case "responses":
@@ -172,9 +176,9 @@ class Program:
         return {"contents": contents, "systemInstruction": system, "tools": declared}
 
 
-def answer(dialect: str, turn: Turn) -> Json:
-    """What a provider says, in the dialect."""
-    match dialect:
+def answer(api_format: str, turn: Turn) -> Json:
+    """What a provider says, in the API format."""
+    match api_format:
         case "chat":
             message = {
                 "role": "assistant",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import Limits
 from cooperbench.agents.recorder import Recorder, read_trajectory
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.dataset.discovery import discover
 from cooperbench.models import Message, seats_of
 from cooperbench.storage import AgentPaths
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair, Setting
 
 
-def make_session(folder: Path, pair: Pair, setting: Setting, **given: Any) -> Session:
+def make_session(folder: Path, pair: Pair, setting: Setting, **given: Any) -> AgentSession:
     """Of the first agent, whose record is in the folder."""
     seat = seats_of(pair, setting)[0]
     recorder = Recorder(AgentPaths(folder, seat.agent_id), seat, agent="a", model=given["model"])
     about: dict[str, Any] = {"pair": pair, "seat": seat, "setting": setting, "recorder": recorder}
     others = {"config_path": None, "inbox": None, "limits": Limits(), "stop": threading.Event()}
-    return Session(**about | others | given)
+    return AgentSession(**about | others | given)
 
 
-def recorded_steps(session: Session) -> list[dict[str, Any]]:
+def recorded_steps(session: AgentSession) -> list[dict[str, Any]]:
     trajectory = read_trajectory(AgentPaths(session.folder.parent, session.seat.agent_id))
     assert trajectory is not None
     return list(trajectory["steps"])
 
 
 class AtWork:
-    """`agent1`, whose colleague is `agent2`."""
+    """`agent1`, whose teammate is `agent2`."""
 
-    def __init__(self, session: Session, mailbox: Mailbox, inbox: Inbox) -> None:
+    def __init__(self, session: AgentSession, mailbox: Mailbox, inbox: Inbox) -> None:
         self.session = session
         self.mailbox = mailbox
         self.inbox = inbox
 
     def arrives(self, text: str) -> Message:
-        """From the colleague."""
+        """From the teammate."""
         return self.mailbox.post("agent2", "agent1", text)
 
     def entries(self, *actions: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""An agent's conversations: told apart, with colleagues' messages at places that stay, and on record."""
+"""An agent's conversations: told apart, with teammates' messages at places that stay, and on record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from cooperbench.export.atif import steps_of
 from cooperbench.gateway.conversations import AGAIN, Conversations
 from cooperbench.models import Usage
-from tests.gateway.programs import DIALECTS, Json, Program, Turn
+from tests.gateway.programs import API_FORMATS, Json, Program, Turn
 from tests.gateway.sessions import AtWork, agent_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-EACH_DIALECT = pytest.mark.parametrize("dialect", DIALECTS)
+EACH_API_FORMAT = pytest.mark.parametrize("api_format", API_FORMATS)
 FROM = "Message from agent2:\n\n"
 
 
@@ -32,7 +32,7 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
 
 def ask(conversations: Conversations, program: Program, turn: Turn | None = None) -> Json:
     """What the provider gets; the program gets `turn`."""
-    exchange = conversations.request(program.dialect, program.body())
+    exchange = conversations.request(program.api_format, program.body())
     if turn is not None:
         conversations.answered(exchange, program.takes(turn), Usage(calls=1))
     return exchange.body
@@ -69,25 +69,25 @@ def messages(body: Json) -> list[str]:
     ]
 
 
-def check_valid(dialect: str, body: Json) -> None:
+def check_valid(api_format: str, body: Json) -> None:
     """What providers refuse: a call without its result right behind it, results that are not first."""
     waiting: set[str] = set()
     items = body.get("messages") or body.get("input") or body["contents"]
     for item in items:
-        if dialect == "chat":
+        if api_format == "chat":
             if item["role"] == "tool":
                 waiting.remove(item["tool_call_id"])
             else:
                 assert not waiting
                 waiting |= {call["id"] for call in item.get("tool_calls", [])}
-        elif dialect == "responses":
+        elif api_format == "responses":
             if item["type"] == "function_call_output":
                 waiting.remove(item["call_id"])
             else:
                 assert not waiting or item["type"] == "function_call"
                 waiting |= {item["call_id"]} if item["type"] == "function_call" else set()
         else:
-            name = "content" if dialect == "anthropic" else "parts"
+            name = "content" if api_format == "anthropic" else "parts"
             assert isinstance(item[name], list)
             for block in item[name]:
                 result = block.get("tool_use_id") or block.get("functionResponse", {}).get("id")
@@ -98,16 +98,16 @@ def check_valid(dialect: str, body: Json) -> None:
             calls = [one.get("id") if one.get("type") == "tool_use" else None for one in item[name]]
             calls += [one["functionCall"]["id"] for one in item[name] if "functionCall" in one]
             waiting |= {call for call in calls if call}
-    if dialect == "anthropic":
+    if api_format == "anthropic":
         roles = [item["role"] for item in items]
         assert all(one != other for one, other in itertools.pairwise(roles))
 
 
-@EACH_DIALECT
+@EACH_API_FORMAT
 def test_a_message_comes_before_the_next_call_and_stays_where_it_was(
-    at_work: AtWork, dialect: str
+    at_work: AtWork, api_format: str
 ) -> None:
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     calls = [program.shell("c1", "ls"), program.shell("c2", "pwd")]
     first = ask(conversations, program, Turn("let me see", calls))
     assert messages(first) == []
@@ -122,30 +122,30 @@ def test_a_message_comes_before_the_next_call_and_stays_where_it_was(
     assert pieces(third)[: len(pieces(second))] == pieces(second)
     assert messages(third) == ["I change app.txt", "me again"]
     for body in (first, second, third):
-        check_valid(dialect, body)
+        check_valid(api_format, body)
 
 
-@EACH_DIALECT
+@EACH_API_FORMAT
 def test_a_message_that_was_there_before_the_first_call_is_in_it(
-    at_work: AtWork, dialect: str
+    at_work: AtWork, api_format: str
 ) -> None:
     at_work.arrives("hello early")
-    body = ask(Conversations(at_work.session), Program(dialect, "do it"))
+    body = ask(Conversations(at_work.session), Program(api_format, "do it"))
     assert texts(body) == ["do it", f"{FROM}hello early"]
 
 
-@EACH_DIALECT
-def test_the_same_request_twice_asks_the_same(at_work: AtWork, dialect: str) -> None:
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
+@EACH_API_FORMAT
+def test_the_same_request_twice_asks_the_same(at_work: AtWork, api_format: str) -> None:
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     at_work.arrives("hi")
     body = program.body()
-    once, twice = (conversations.request(dialect, body).body for _ in range(2))
+    once, twice = (conversations.request(api_format, body).body for _ in range(2))
     assert json.dumps(once) == json.dumps(twice)
 
 
-@EACH_DIALECT
-def test_a_compaction_loses_no_message(at_work: AtWork, dialect: str) -> None:
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
+@EACH_API_FORMAT
+def test_a_compaction_loses_no_message(at_work: AtWork, api_format: str) -> None:
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     ask(conversations, program, Turn("", [program.shell("c1", "ls")]))
     at_work.arrives("I change app.txt")
     program.returns("app.txt")
@@ -167,11 +167,11 @@ def test_a_compaction_loses_no_message(at_work: AtWork, dialect: str) -> None:
     assert kinds == ["system", "task", "compacted", "compacted"]
 
 
-@EACH_DIALECT
+@EACH_API_FORMAT
 def test_tools_that_come_later_do_not_make_another_conversation(
-    at_work: AtWork, dialect: str
+    at_work: AtWork, api_format: str
 ) -> None:
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     ask(conversations, program, Turn("", [program.shell("c1", "ls")]))
     program.tools = (*program.tools, "mcp_tool")
     program.returns("app.txt")
@@ -181,21 +181,21 @@ def test_tools_that_come_later_do_not_make_another_conversation(
     assert messages(ask(conversations, program)) == ["hi"]
 
 
-@EACH_DIALECT
-def test_subagents_and_side_requests_get_no_messages(at_work: AtWork, dialect: str) -> None:
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
+@EACH_API_FORMAT
+def test_subagents_and_side_requests_get_no_messages(at_work: AtWork, api_format: str) -> None:
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     at_work.arrives("for the main one")
-    title = Program(dialect, "Write a title", tools=(), system="You write titles.")
+    title = Program(api_format, "Write a title", tools=(), system="You write titles.")
     assert messages(ask(conversations, title, Turn("A title"))) == []
     assert messages(
         ask(conversations, program, Turn("", [("c1", "task", {"prompt": "count"})]))
     ) == ["for the main one"]
     at_work.arrives("later")
-    others = [Program(dialect, f"count {number}", tools=("grep",)) for number in range(2)]
+    others = [Program(api_format, f"count {number}", tools=("grep",)) for number in range(2)]
     for number, other in enumerate(others):
         other.thread = f"t{number + 2}"
         body = other.body()
-        assert conversations.request(dialect, body).body == body
+        assert conversations.request(api_format, body).body == body
     for number, other in enumerate(others):
         ask(conversations, other, Turn("", [other.shell(f"s{number}", "ls")]))
     for other in reversed(others):
@@ -230,9 +230,9 @@ def test_a_fork_of_claude_code_is_a_subagent(at_work: AtWork) -> None:
     assert messages(ask(conversations, program)) == ["hi"]
 
 
-@EACH_DIALECT
-def test_steps_are_the_calls_with_what_came_of_them(at_work: AtWork, dialect: str) -> None:
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
+@EACH_API_FORMAT
+def test_steps_are_the_calls_with_what_came_of_them(at_work: AtWork, api_format: str) -> None:
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     edit = ("c2", "Edit", {"file_path": "app.txt", "old_string": "a", "new_string": "b"})
     send = ("c3", "mcp__cooperbench__send_message", {"to": "agent2", "text": "done soon"})
     ask(conversations, program, Turn("I look", [program.shell("c1", "make test"), edit, send]))
@@ -313,14 +313,18 @@ def test_parallel_conversations_are_told_apart_in_atif(at_work: AtWork) -> None:
     assert by_text["sub"]["extra"]["conversation"] == "subagent 1"
 
 
-@EACH_DIALECT
+@EACH_API_FORMAT
 @pytest.mark.parametrize("history", [None, "x", [1], [None], {}])
-def test_a_body_of_another_shape_is_refused(at_work: AtWork, dialect: str, history: object) -> None:
-    name = {"responses": "input", "gemini": "contents"}.get(dialect, "messages")
-    if dialect == "responses" and history == "x":
+def test_a_body_of_another_shape_is_refused(
+    at_work: AtWork, api_format: str, history: object
+) -> None:
+    name = {"responses": "input", "gemini": "contents"}.get(api_format, "messages")
+    if api_format == "responses" and history == "x":
         return
     with pytest.raises(ValueError, match=f"{name} is no list"):
-        Conversations(at_work.session).request(dialect, {name: history, "tools": [{"name": "t"}]})
+        Conversations(at_work.session).request(
+            api_format, {name: history, "tools": [{"name": "t"}]}
+        )
 
 
 ANYTHING = st.recursive(
@@ -348,14 +352,14 @@ OBJECTS = st.dictionaries(
 )
 
 
-@given(dialect=st.sampled_from(DIALECTS), items=st.lists(OBJECTS, max_size=4), rest=OBJECTS)
+@given(api_format=st.sampled_from(API_FORMATS), items=st.lists(OBJECTS, max_size=4), rest=OBJECTS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_an_agent_sends_the_gateway_goes_on(
-    at_work: AtWork, dialect: str, items: list[Json], rest: Json
+    at_work: AtWork, api_format: str, items: list[Json], rest: Json
 ) -> None:
-    name = {"responses": "input", "gemini": "contents"}.get(dialect, "messages")
+    name = {"responses": "input", "gemini": "contents"}.get(api_format, "messages")
     conversations = Conversations(at_work.session)
-    exchange = conversations.request(dialect, {**rest, name: items})
+    exchange = conversations.request(api_format, {**rest, name: items})
     conversations.answered(
         exchange, {**rest, "content": items, "output": items, "choices": items}, Usage()
     )
@@ -367,12 +371,12 @@ EVENTS = st.lists(
 )
 
 
-@given(dialect=st.sampled_from(DIALECTS), events=EVENTS)
+@given(api_format=st.sampled_from(API_FORMATS), events=EVENTS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: list[str]) -> None:
+def test_places_stay_whatever_happens(at_work: AtWork, api_format: str, events: list[str]) -> None:
     at_work.session.incoming()
-    conversations, program = Conversations(at_work.session), Program(dialect, "do it")
-    other = Program(dialect, "count", tools=("grep",))
+    conversations, program = Conversations(at_work.session), Program(api_format, "do it")
+    other = Program(api_format, "count", tools=("grep",))
     other.thread = "t2"
     sent: list[str] = []
     shortened: dict[str, int] = {}
@@ -388,10 +392,10 @@ def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: lis
             aside = (
                 other
                 if event == "sub"
-                else Program(dialect, "Title", tools=(), system="You write titles.")
+                else Program(api_format, "Title", tools=(), system="You write titles.")
             )
             body = aside.body()
-            assert conversations.request(dialect, body).body == body
+            assert conversations.request(api_format, body).body == body
             continue
         if event == "compact":
             program.compacts(f"summary {next(ids)}")
@@ -402,8 +406,8 @@ def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: lis
         body = program.body()
         if program.turns[-1].own:
             continue
-        exchange = conversations.request(dialect, body)
-        check_valid(dialect, exchange.body)
+        exchange = conversations.request(api_format, body)
+        check_valid(api_format, exchange.body)
         shortened = {text: max(count, 0) for text, count in shortened.items()}
         expected = [text for text in sent if shortened[text] < 2]
         assert sorted(messages(exchange.body)) == sorted(expected)
@@ -414,7 +418,7 @@ def test_places_stay_whatever_happens(at_work: AtWork, dialect: str, events: lis
         ]
         assert own == pieces(body)
         assert pieces(exchange.body)[: len(before)] == before
-        assert json.dumps(conversations.request(dialect, body).body) == json.dumps(exchange.body)
+        assert json.dumps(conversations.request(api_format, body).body) == json.dumps(exchange.body)
         before = pieces(exchange.body)
         if event in ("turn", "turns"):
             calls = [

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cooperbench.gateway.mcp_server import mcp_endpoint
-from cooperbench.team.tools import Colleagues, Requests, TaskList, tools_of
+from cooperbench.team.tools import Requests, TaskList, Teammates, tools_of
 from tests.gateway.sessions import AtWork, agent_at_work
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_all_are_written_to_at_once(server: Server, at_work: AtWork) -> None:
 
 @pytest.mark.parametrize(
     ("to", "text", "reason"),
-    [("agent1", "to myself", "no colleague 'agent1'"), ("agent2", " \n", "the text is empty")],
+    [("agent1", "to myself", "no teammate 'agent1'"), ("agent2", " \n", "the text is empty")],
 )
 def test_what_is_not_sent_is_said(
     server: Server, at_work: AtWork, to: str, text: str, reason: str
@@ -122,7 +122,7 @@ def test_what_is_not_sent_is_said(
     assert not at_work.mailbox.messages()
 
 
-def test_a_colleague_that_has_finished_is_named(server: Server, at_work: AtWork) -> None:
+def test_a_teammate_that_has_finished_is_named(server: Server, at_work: AtWork) -> None:
     at_work.mailbox.finish("agent2")
     assert "agent2 has finished" in server.call("token-1", "send_message", to="agent2", text="hi")
 
@@ -173,7 +173,7 @@ def test_an_agent_of_a_team_has_its_tools_and_others_do_not(
     server: Server, at_work: AtWork
 ) -> None:
     agents = ("agent1", "agent2")
-    team = Colleagues(agents, lambda _: 1, lambda *_: None)
+    team = Teammates(agents, lambda _: 1, lambda *_: None)
     tasks = TaskList(team)
     requests = Requests(team)
     assert server.tools("token-1") == ["send_message", "wait_for_message"]

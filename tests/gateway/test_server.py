@@ -35,29 +35,29 @@ MODELS = {
     "anthropic": "anthropic/claude-sonnet-4-5",
     "gemini": "gemini/gemini-2.5-flash",
 }
-"""One for each dialect; the last two are asked in their own."""
+"""One for each API format; the last two are asked in their own."""
 PATHS = {
     "chat": "/v1/chat/completions",
     "responses": "/v1/responses",
     "anthropic": "/v1/messages",
     "gemini": "/v1beta/models/any:streamGenerateContent",
 }
-each_dialect = pytest.mark.parametrize("dialect", CLIENTS)
+each_api_format = pytest.mark.parametrize("api_format", CLIENTS)
 
 
-def body(dialect: str, prompt: str = "hello", **more: Any) -> dict[str, Any]:
-    if dialect == "gemini":
+def body(api_format: str, prompt: str = "hello", **more: Any) -> dict[str, Any]:
+    if api_format == "gemini":
         return {"contents": [{"role": "user", "parts": [{"text": prompt}]}], **more}
     stream = {"model": "any", "stream": True, **more}
-    if dialect == "responses":
+    if api_format == "responses":
         return {"input": prompt, **stream}
     return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 100, **stream}
 
 
-def post(at: At, dialect: str, token: str = "", **more: Any) -> httpx.Response:
+def post(at: At, api_format: str, token: str = "", **more: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token or at.access.token}"}
     return httpx.post(
-        at.url + PATHS[dialect], json=body(dialect, **more), headers=headers, timeout=60
+        at.url + PATHS[api_format], json=body(api_format, **more), headers=headers, timeout=60
     )
 
 
@@ -65,15 +65,15 @@ def message_of(response: httpx.Response) -> str:
     return str(response.json()["error"]["message"])
 
 
-@each_dialect
+@each_api_format
 def test_only_the_token_of_an_agent_at_work_is_valid(
-    dialect: str, agents: Agents, server: ModelServer
+    api_format: str, agents: Agents, server: ModelServer
 ) -> None:
     server.script("", lambda _: say("Hello."))
-    with agents.open(MODELS[dialect]) as at:
-        assert post(at, dialect, token="cb-guessed").status_code == 401
-        assert post(at, dialect).status_code == 200
-    after = post(at, dialect)
+    with agents.open(MODELS[api_format]) as at:
+        assert post(at, api_format, token="cb-guessed").status_code == 401
+        assert post(at, api_format).status_code == 200
+    after = post(at, api_format)
     assert after.status_code == 401
     assert "token" in message_of(after)
     assert len(server.requests) == 1
@@ -86,19 +86,21 @@ def test_each_token_is_its_agents(agents: Agents, server: ModelServer) -> None:
         assert (one.session.usage.calls, other.session.usage.calls) == (0, 1)
 
 
-@each_dialect
-def test_an_agent_ends_at_its_step_limit(dialect: str, agents: Agents, server: ModelServer) -> None:
+@each_api_format
+def test_an_agent_ends_at_its_step_limit(
+    api_format: str, agents: Agents, server: ModelServer
+) -> None:
     server.script("", lambda _: call("ls"))
-    with agents.open(MODELS[dialect], Limits(steps=2)) as at:
-        tools = {"tools": TOOLS[dialect]}
-        assert [post(at, dialect, **tools).status_code for _ in range(2)] == [200, 200]
+    with agents.open(MODELS[api_format], Limits(steps=2)) as at:
+        tools = {"tools": TOOLS[api_format]}
+        assert [post(at, api_format, **tools).status_code for _ in range(2)] == [200, 200]
         assert not at.access.ended.is_set()
-        assert "step limit" in message_of(post(at, dialect, **tools))
+        assert "step limit" in message_of(post(at, api_format, **tools))
         assert at.access.ended.is_set()
         outcome = at.access.outcome()
         assert isinstance(outcome, AgentFailure)
         assert outcome.status == "step_limit"
-        assert "has ended" in message_of(post(at, dialect, **tools))
+        assert "has ended" in message_of(post(at, api_format, **tools))
     assert len(server.requests) == 2
 
 
@@ -137,10 +139,10 @@ def test_time_and_a_stopped_run_end_an_agent_that_asks_nothing(agents: Agents) -
         assert isinstance(at.access.outcome(), Interrupted)
 
 
-@each_dialect
+@each_api_format
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_what_may_go_away_is_tried_again_and_is_not_the_agents_time(
-    dialect: str, stream: bool, agents: Agents, server: ModelServer
+    api_format: str, stream: bool, agents: Agents, server: ModelServer
 ) -> None:
     failures: list[Reply] = [
         error(429, retry_after="0.2"),
@@ -149,56 +151,56 @@ def test_what_may_go_away_is_tried_again_and_is_not_the_agents_time(
         say("Hello.", break_after=0),
     ]
     server.script("", [*failures[: 4 if stream else 3], call("ls", "Hello.")])
-    with agents.open(MODELS[dialect]) as at:
+    with agents.open(MODELS[api_format]) as at:
         began = time.monotonic()
-        assert CLIENTS[dialect](at, "hi", stream=stream).text == "Hello."
+        assert CLIENTS[api_format](at, "hi", stream=stream).text == "Hello."
         took = time.monotonic() - began
         assert at.session.seconds < took + 1
         assert at.session.usage.calls == 1
         assert at.access.outcome() is None
 
 
-@each_dialect
+@each_api_format
 def test_pings_keep_a_stream_open(
-    dialect: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+    api_format: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cooperbench.gateway.access._PING_SECONDS", 0.05)
     server.script("", [error(503, retry_after="0.5"), say("Hello.", hold=0.5)])
-    with agents.open(MODELS[dialect]) as at:
-        assert CLIENTS[dialect](at, "hi", stream=True).text == "Hello."
+    with agents.open(MODELS[api_format]) as at:
+        assert CLIENTS[api_format](at, "hi", stream=True).text == "Hello."
 
 
-@each_dialect
-def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(
-    dialect: str, agents: Agents, server: ModelServer
+@each_api_format
+def test_a_stream_that_breaks_ends_in_an_error_of_the_api_format(
+    api_format: str, agents: Agents, server: ModelServer
 ) -> None:
     long = "This is a long answer, of which only the first part comes through."
     server.script("", lambda request: say(long, break_after=5 if request.number == 1 else None))
-    with agents.open(MODELS[dialect]) as at:
-        response = post(at, dialect)
+    with agents.open(MODELS[api_format]) as at:
+        response = post(at, api_format)
         assert response.status_code == 200
         assert "ask again" in response.text
         # OpenAI's library does not tell the reason.
         with pytest.raises(
-            Exception, match="response.completed" if dialect == "responses" else "ask again"
+            Exception, match="response.completed" if api_format == "responses" else "ask again"
         ):
-            _broken_again(server, long, at, dialect)
+            _broken_again(server, long, at, api_format)
         server.script("", lambda _: say(long))
-        assert CLIENTS[dialect](at, "hi", stream=True).text == long
+        assert CLIENTS[api_format](at, "hi", stream=True).text == long
         assert at.session.usage.calls == 1
         assert at.access.outcome() is None
 
 
-def _broken_again(server: ModelServer, text: str, at: At, dialect: str) -> None:
+def _broken_again(server: ModelServer, text: str, at: At, api_format: str) -> None:
     """With the vendor's client: it must see an error, not half an answer."""
     server.script("", lambda _: say(text, break_after=5))
-    CLIENTS[dialect](at, "hi", stream=True)
+    CLIENTS[api_format](at, "hi", stream=True)
 
 
 def test_an_outage_is_nobodys_outcome(
     agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0.5")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0.5")
     server.script("", lambda _: error(503, retry_after="0.3"))
     with agents.open() as at:
         assert post(at, "chat").status_code == 503
@@ -206,18 +208,18 @@ def test_an_outage_is_nobodys_outcome(
         assert isinstance(at.access.outcome(), InfraError)
 
 
-@each_dialect
+@each_api_format
 def test_a_full_context_is_told_to_the_program(
-    dialect: str, agents: Agents, server: ModelServer
+    api_format: str, agents: Agents, server: ModelServer
 ) -> None:
     server.script("", lambda request: say("Hello.") if request.number == 1 else CONTEXT_OVERFLOW)
-    with agents.open(MODELS[dialect]) as at:
-        assert post(at, dialect, tools=TOOLS[dialect]).status_code == 200
-        refused = post(at, dialect, tools=TOOLS[dialect])
+    with agents.open(MODELS[api_format]) as at:
+        assert post(at, api_format, tools=TOOLS[api_format]).status_code == 200
+        refused = post(at, api_format, tools=TOOLS[api_format])
         assert refused.status_code == 400
-        if dialect in ("chat", "responses"):
+        if api_format in ("chat", "responses"):
             assert refused.json()["error"]["code"] == "context_length_exceeded"
-        if dialect == "anthropic":
+        if api_format == "anthropic":
             assert message_of(refused).startswith("prompt is too long")
         assert not at.access.ended.is_set()
         outcome = at.access.outcome()
@@ -225,7 +227,7 @@ def test_a_full_context_is_told_to_the_program(
         assert outcome.status == "context_overflow"
         # It made its history shorter.
         server.script("", lambda _: say("Go on."))
-        assert post(at, dialect, tools=TOOLS[dialect]).status_code == 200
+        assert post(at, api_format, tools=TOOLS[api_format]).status_code == 200
         assert at.access.outcome() is None
 
 
@@ -242,14 +244,14 @@ def test_a_content_filter_is_the_outcome_if_the_program_cannot_go_on(
     assert outcome.status == "content_policy"
 
 
-@each_dialect
+@each_api_format
 @pytest.mark.parametrize("status", [401, 404])
 def test_what_no_agent_would_do_better_with_stops_the_run(
-    dialect: str, status: int, agents: Agents, server: ModelServer
+    api_format: str, status: int, agents: Agents, server: ModelServer
 ) -> None:
     server.script("", lambda _: error(status, f"no: {KEY}"))
-    with agents.open(MODELS[dialect]) as at:
-        refused = post(at, dialect)
+    with agents.open(MODELS[api_format]) as at:
+        refused = post(at, api_format)
         assert refused.status_code == 400
         assert isinstance(at.access.outcome(), UserError)
         assert KEY not in refused.text
@@ -257,9 +259,9 @@ def test_what_no_agent_would_do_better_with_stops_the_run(
     assert len(server.requests) == 1
 
 
-@each_dialect
+@each_api_format
 def test_a_request_cannot_choose_where_it_goes(
-    dialect: str, agents: Agents, server: ModelServer
+    api_format: str, agents: Agents, server: ModelServer
 ) -> None:
     """A program in a sandbox is not trusted: neither with the key nor with the network of the provider."""
     server.script("", lambda _: say("Hello."))
@@ -275,12 +277,12 @@ def test_a_request_cannot_choose_where_it_goes(
     }
     search: Any = (
         {"googleSearch": {}}
-        if dialect == "gemini"
+        if api_format == "gemini"
         else {"type": "web_search_20250305", "name": "web_search"}
     )
-    for model in (MODELS[dialect], "hosted_vllm/other"):
+    for model in (MODELS[api_format], "hosted_vllm/other"):
         with agents.open(model) as at:
-            response = post(at, dialect, tools=[*TOOLS[dialect], search], **evil)
+            response = post(at, api_format, tools=[*TOOLS[api_format], search], **evil)
             assert response.status_code == 200
             assert "mine" not in response.text
         request = server.requests[-1]
@@ -383,14 +385,14 @@ def log_of(at: At) -> str:
     return AgentPaths(at.session.folder.parent, at.session.seat.agent_id).log.read_text()
 
 
-@each_dialect
+@each_api_format
 def test_a_connection_that_the_server_has_closed_meanwhile_is_no_failed_attempt(
-    dialect: str, agents: Agents, server: ModelServer
+    api_format: str, agents: Agents, server: ModelServer
 ) -> None:
     server.script("", lambda _: say("Hello."))
-    with agents.open(MODELS[dialect]) as at:
+    with agents.open(MODELS[api_format]) as at:
         for _ in range(3):
-            assert post(at, dialect).status_code == 200
+            assert post(at, api_format).status_code == 200
             assert server.cut_connections() > 0
         assert "failed" not in log_of(at)
     assert len(server.requests) == 3
@@ -400,7 +402,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_no_failed_attempt(
 def test_a_server_that_does_not_answer_is_not_waited_for_any_longer_than_said(
     kind: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
     server.script("", lambda _: say("late", hold=threading.Event()))
     with ExitStack() as stack:
         settings: dict[str, Any] = {"timeout": 0.5}
@@ -438,7 +440,7 @@ def test_the_environments_proxy_is_used(
     with agents.open("hosted_vllm/qwen", settings={"api_base": "http://model.invalid"}) as at:
         assert at.access.ask(body("chat"))["choices"][0]["message"]["content"] == "Hello."
     monkeypatch.setenv("NO_PROXY", "model2.invalid")
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
     with (
         agents.open("hosted_vllm/qwen", settings={"api_base": "http://model2.invalid"}) as at,
         pytest.raises(InfraError, match="Cannot connect to host model2"),

@@ -58,7 +58,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     with ModelServer() as server:
         monkeypatch.setenv("OPENAI_API_KEY", "judge-test-key-000001")
         monkeypatch.setenv("OPENAI_API_BASE", server.openai_url)
-        monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "5")
+        monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "5")
         yield server
 
 
@@ -151,7 +151,7 @@ def test_outages_leave_nothing_behind_and_others_go_on(
     server.script("f1_f3", [error(429, retry_after="0"), say(verdict("change part_3"))])
     run = failed_run(tmp_path, 3)
     server.script("f1_f4", [say(json.dumps({"cause": "none", "summary": "", "symptoms": []}))])
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "1")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "1")
     report = judge_run(run, MODEL)
     assert (report.judged, len(report.errors)) == (2, 1)
     assert report.errors[0].startswith(

@@ -100,8 +100,8 @@ def test_only_the_own_branch_can_be_changed(tmp_path: Path) -> None:
     )
     seen = left.observations("agent1")
     assert "code 0" in seen[3]
-    words = ["main stays", "agent2 is your colleague's branch", "none named topic", "only branches", "cannot be deleted",
-             "agent2 is your colleague's branch", "only branches"]  # fmt: skip
+    words = ["main stays", "agent2 is your teammate's branch", "none named topic", "only branches", "cannot be deleted",
+             "agent2 is your teammate's branch", "only branches"]  # fmt: skip
     for word, observation in zip(words, seen[4:11], strict=True):
         assert f"remote: {word}" in observation or word in observation
         assert "code 1" in observation
@@ -129,7 +129,7 @@ def test_force_pushes_and_orphan_branches_are_carried(tmp_path: Path) -> None:
     assert cloned(left, tmp_path / "clone")["agent1"] == tip
 
 
-def test_a_colleague_that_has_finished_is_told_of_and_the_push_is_kept(tmp_path: Path) -> None:
+def test_a_teammate_that_has_finished_is_told_of_and_the_push_is_kept(tmp_path: Path) -> None:
     left = share(
         tmp_path,
         [WAIT_END.format("agent2"), change(1), COMMIT, PUSH.format("agent1"), "git rev-parse HEAD"],
@@ -217,7 +217,7 @@ def test_rubbish_instead_of_a_push_breaks_nothing(tmp_path: Path) -> None:
     assert left.result["git"]["pushes"]["agent1"] == 1
 
 
-def test_what_a_colleague_lost_is_given_once_more(tmp_path: Path) -> None:
+def test_what_a_teammate_lost_is_given_once_more(tmp_path: Path) -> None:
     lose = "rm -rf /cooperbench/team.git/objects/pack/* /cooperbench/team.git/objects/??; send_message agent1 lost"
     left = share(
         tmp_path,
@@ -299,7 +299,7 @@ def test_work_in_the_middle_of_a_conflict_is_handed_in_as_it_is(tmp_path: Path) 
 def test_twenty_pairs_at_once(tmp_path: Path) -> None:
     write_tiny(tmp_path / "data", task_ids=(0, 1, 2, 7))
     commit_and_push = "me=$(cat /cooperbench/team/agent); echo $me >$me.txt; git add -A; git commit -qm m; git push -q team HEAD:$me"
-    merge = "other=$(cat /cooperbench/team/colleagues); git fetch -q team; git merge -q -m m team/$other && cat $other.txt"
+    merge = "other=$(cat /cooperbench/team/teammates); git fetch -q team; git merge -q -m m team/$other && cat $other.txt"
     # The one waits for the other on the host: so many that look again and again would only keep each other from work.
     steps = [
         {"run": commit_and_push},

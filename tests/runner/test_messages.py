@@ -63,7 +63,7 @@ def test_mistakes_are_said_on_stderr_with_a_code(tmp_path: Path) -> None:
         [{"wait": {"for": "dashes", "seconds": 90}}],
     )
     seen = left.observations()
-    assert "no colleague 'agent9'; there is: agent2" in seen[0]
+    assert "no teammate 'agent9'; there is: agent2" in seen[0]
     for observation in seen[:6]:
         assert "code 0" not in observation
         assert "code" in observation
@@ -103,7 +103,7 @@ def test_an_answer_that_does_not_come_is_said(tmp_path: Path) -> None:
     assert "code 3" in left.observations()[0]
 
 
-def test_a_colleague_that_has_finished_is_told_of(tmp_path: Path) -> None:
+def test_a_teammate_that_has_finished_is_told_of(tmp_path: Path) -> None:
     wait = "until [ -e /cooperbench/team/finished/agent2 ]; do sleep 0.02; done; send_message agent2 late; echo code $?"
     left = talk(tmp_path, [{"run": wait}], [])
     assert "agent2 has finished" in left.observations()[0]

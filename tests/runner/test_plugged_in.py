@@ -17,7 +17,7 @@ from tests.runner.helpers import run_tiny
 from tests.tiny import golden, write_script
 
 if TYPE_CHECKING:
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
     from cooperbench.sandbox.contract import EvalBackend
 
 
@@ -128,7 +128,7 @@ class FlakyAgent:
     uses_model = False
     failures: dict[str, int] = {}  # noqa: RUF012
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         seen = self.failures.setdefault(session.seat.agent_id, 0)
         if seen < 2:
             self.failures[session.seat.agent_id] += 1
@@ -139,7 +139,7 @@ class FlakyAgent:
 class BrokenAgent:
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         raise KeyError("a bug of theirs")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
 
 TASK_COMMANDS = ("coop-task-create", "coop-task-claim", "coop-task-update", "coop-task-list")
 REQUEST_COMMANDS = ("coop-request", "coop-respond", "coop-pending")
@@ -151,7 +151,7 @@ def test_requests_wait_for_their_answers(tmp_path: Path) -> None:
     assert "agent2 answered your request 2 (question):\nlate" in updates(left, "agent1")
     assert "code 3" in seen[2]
     assert "agent2 has finished and cannot answer" in seen[2]
-    assert "no colleague 'agent9'; there is: agent2" in seen[3]
+    assert "no teammate 'agent9'; there is: agent2" in seen[3]
     assert "there is no request 1 to you" in seen[3]
     assert "Request 2 from agent1 (question)" in left.observations("agent2")[1]
     assert "request 2 is answered already" in left.observations("agent2")[2]
@@ -313,7 +313,7 @@ class Look:
 
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         session.think(session.prompt)
         commands = " ".join(command for commands in OFF.values() for command in commands)
         session.execute(

@@ -15,7 +15,7 @@ from tests.tiny import PLACES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
 
 THINKER = "tests.runner.thinkers:Thinker"
 REFUSED = "tests.runner.thinkers:Refused"
@@ -24,7 +24,7 @@ TOKENS = {"prompt_tokens": 100, "completion_tokens": 20, "cached_tokens": 40}
 SECRET = "sk-live-0123456789abcdef"
 
 
-def ask(session: Session, answer: str, **more: object) -> None:
+def ask(session: AgentSession, answer: str, **more: object) -> None:
     """One model call, as far as the session is concerned. The price of the model `free-for-all` is not known."""
     session.check_limits()
     unpriced = session.model == "free-for-all"
@@ -37,7 +37,7 @@ def ask(session: Session, answer: str, **more: object) -> None:
 
 
 class Thinker:
-    """Adds its feature by a command, after one model call; tells its colleagues by the command that agents have."""
+    """Adds its feature by a command, after one model call; tells its teammates by the command that agents have."""
 
     version = "1.2.3"
     warmed = threading.Event()
@@ -50,7 +50,7 @@ class Thinker:
         if model == "nobody":
             raise UserError("model 'nobody' is unknown")
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         session.tell("You are a programmer.", "system")
         session.tell(session.prompt, "task")
         for feature_id in session.seat.feature_ids:
@@ -63,7 +63,7 @@ class Thinker:
             session.execute(
                 f"sed -i '{line}s/$/\\nfeature {feature_id}/' app.txt\necho done; printf '\\377'"
             )
-        if session.colleagues:
+        if session.teammates:
             ask(session, "I tell the others.")
             session.execute(f"send_message --all 'feature {session.seat.feature_ids[0]} is in'")
             while not session.wait_for_message(60):
@@ -73,9 +73,9 @@ class Thinker:
 
 
 class Refused:
-    """Works on features 1 and 2. Feature 3's key is refused, while its colleague is in a command that does not end."""
+    """Works on features 1 and 2. Feature 3's key is refused, while its teammate is in a command that does not end."""
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         if 3 in session.seat.feature_ids:
             ask(session, "I try.")
             raise UserError(f"the key {SECRET} is refused")

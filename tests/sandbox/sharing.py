@@ -60,7 +60,7 @@ def talk_and_share(first: dict[str, Any], second: dict[str, Any]) -> tuple[list[
 def check_that_they_talked_and_shared(left: Left) -> None:
     pushed, refused, too_large, sent, read, pulled = left.observations("agent1")[1:]
     assert "code 0" in pushed
-    assert "agent2 is your colleague's branch" in refused
+    assert "agent2 is your teammate's branch" in refused
     assert "agent1 cannot be deleted" in refused
     assert "refused: too large" in too_large
     assert sent == "Message sent.\n"

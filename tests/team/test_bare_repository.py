@@ -147,7 +147,7 @@ def test_a_tree_with_more_files_than_atoms_does_no_harm(
 def test_a_file_that_swells_is_refused_or_not_held_in_memory(
     source: Source, repository: BareRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cooperbench.team.git_remote._LARGEST_ALLOCATION", "8m")
+    monkeypatch.setattr("cooperbench.team.git_remote._MAX_ALLOCATION", "8m")
     (source.folder / "big").write_bytes(b"\0" * 30_000_000)
     commit = source.commit()
     pack = source.pack(commit, source.base)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
     from cooperbench.backends.docker.engine import Engine
 
 # With the other tests of Docker: one process for all of them.
@@ -95,7 +95,7 @@ def test_a_pair_talks_and_shares_though_its_redis_is_killed(tmp_path: Path, engi
         breaker.join(60)
     pushed, refused, answered, pulled = left.observations("agent1")[1:]
     assert "code 0" in pushed
-    assert "agent2 is your colleague's branch" in refused
+    assert "agent2 is your teammate's branch" in refused
     assert "main stays" in refused
     assert refused.rstrip().endswith("\nlo")
     assert answered.startswith("Message sent.\nFrom agent2:\n")
@@ -119,7 +119,7 @@ class BereavedAgent:
     uses_model = False
     killed = threading.Event()
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         if session.seat.agent_id == "agent1":
             session.send("hello")
         else:

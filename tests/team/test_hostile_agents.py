@@ -38,7 +38,7 @@ TO_MESSAGES = {
     "for n in a b c; do echo send $n 1<>bell; done",
     "requests to nobody": f"{TEAM}; for n in 1 2 3; do printf '\\377\\0' >send/x$n; echo send x$n 1<>bell; done",
     "kills whoever listens": f"{TEAM}; for n in $(seq 25); do kill -9 $(cat rpc.pid) || break; sleep 0.15; done",
-    "another name": f"{TEAM}; echo agent2 >agent; printf 'agent2\\nagent1\\n' >colleagues",
+    "another name": f"{TEAM}; echo agent2 >agent; printf 'agent2\\nagent1\\n' >teammates",
 }
 
 

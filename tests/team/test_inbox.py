@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cooperbench.errors import SandboxDead
 from cooperbench.team import inbox as inbox_module
 from cooperbench.team import sandbox_rpc
-from cooperbench.team.inbox import LONGEST_SHOWN, MOST_SHOWN, Inbox
+from cooperbench.team.inbox import MAX_BATCH_CHARACTERS, MAX_MESSAGE_CHARACTERS, Inbox
 from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.sandbox_rpc import SandboxRpc
 from tests.team.agent_sandboxes import BOTH_WAYS
@@ -35,7 +35,7 @@ def inbox_with(texts: Sequence[str]) -> Inbox:
 
 def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
     (message,) = inbox_with(["begin" + "x" * 1_000_000 + "end"]).incoming()
-    assert len(message.text) < LONGEST_SHOWN + 300
+    assert len(message.text) < MAX_MESSAGE_CHARACTERS + 300
     assert message.text.startswith("beginx")
     assert message.text.endswith("xend")
     assert "990008 of 1000008 characters left out" in message.text
@@ -43,14 +43,14 @@ def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(1, 3 * LONGEST_SHOWN), max_size=30))
+@given(st.lists(st.integers(1, 3 * MAX_MESSAGE_CHARACTERS), max_size=30))
 def test_whatever_comes_is_shown_once_in_order_and_never_too_much_at_a_time(
     lengths: list[int],
 ) -> None:
     inbox = inbox_with([f"{number} ".ljust(length, "x") for number, length in enumerate(lengths)])
     shown: list[int] = []
     while batch := inbox.incoming():
-        assert sum(len(message.text) for message in batch) <= MOST_SHOWN + 300
+        assert sum(len(message.text) for message in batch) <= MAX_BATCH_CHARACTERS + 300
         shown += [int(message.text.partition(" ")[0]) for message in batch]
         left = len(lengths) - len(shown)
         assert (f"[{left} more message" in batch[-1].text) is (left > 0)
@@ -79,7 +79,7 @@ def test_what_came_before_there_was_a_sandbox_is_there(
 
 
 class EarlyMailbox(Mailbox):
-    """One to which a colleague has written, and finished, before the agent's sandbox is open."""
+    """One to which a teammate has written, and finished, before the agent's sandbox is open."""
 
     def subscribe(self, agent_id: str, *readers: Any) -> None:
         super().subscribe(agent_id, *readers)
@@ -91,7 +91,7 @@ class EarlyMailbox(Mailbox):
 def test_whoever_sends_too_many_is_told_so(
     agent_sandboxes: AgentSandboxes, streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox_module, "MOST_SENT", 3)
+    monkeypatch.setattr(inbox_module, "MAX_SENT_MESSAGES", 3)
     agent = agent_sandboxes.open(streams=streams)
     done = agent.run("for n in 1 2 3 4; do send_message agent2 text $n; echo code $?; done")
     assert done.stdout_read().split("code ")[1:] == [

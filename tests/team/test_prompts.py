@@ -70,11 +70,11 @@ def test_each_agent_is_told_its_own_feature_name_and_branch(dataset: Path) -> No
 
 
 @pytest.mark.parametrize("switch", ["messaging", "git"])
-def test_solo_hears_of_no_colleague_whatever_is_switched_on(dataset: Path, switch: str) -> None:
+def test_solo_hears_of_no_teammate_whatever_is_switched_on(dataset: Path, switch: str) -> None:
     (pair,) = discover(dataset, features=[1, 2]).pairs
     told = prompt(pair, "solo", **{switch: True})
     assert told == prompt(pair, "solo")
-    for word in ("colleague", "agent", "message", "merge", "remote", "team", "push"):
+    for word in ("teammate", "agent", "message", "merge", "remote", "team", "push"):
         assert word not in told.lower()
 
 
@@ -117,4 +117,4 @@ def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
 
 def test_a_gap_in_what_the_template_is_given_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        prompts._templates(None).get_template("task.md.j2").render(setting="coop", colleagues=[])
+        prompts._templates(None).get_template("task.md.j2").render(setting="coop", teammates=[])

@@ -210,7 +210,7 @@ def test_a_post_whose_answer_was_lost_is_not_doubled(shared_redis: Server) -> No
 def test_a_server_that_stays_away_is_an_infrastructure_error(
     fragile_redis: Server, open_redis: Callable[..., RedisMailbox]
 ) -> None:
-    mailbox = open_redis(fragile_redis.url, patience_seconds=0.3)
+    mailbox = open_redis(fragile_redis.url, retry_timeout_seconds=0.3)
     mailbox.post("agent1", "agent2", "kept")
     fragile_redis.kill()
     for call in (lambda: mailbox.post("agent1", "agent2", "?"), lambda: mailbox.finish("agent1")):
@@ -224,7 +224,7 @@ def test_a_server_that_stays_away_is_an_infrastructure_error(
 def test_closing_ends_whoever_waits_for_a_server_that_is_gone(
     fragile_redis: Server, open_redis: Callable[..., RedisMailbox]
 ) -> None:
-    mailbox = open_redis(fragile_redis.url, patience_seconds=600)
+    mailbox = open_redis(fragile_redis.url, retry_timeout_seconds=600)
     fragile_redis.kill()
     with ThreadPoolExecutor() as pool:
         writer = pool.submit(mailbox.post, "agent1", "agent2", "on record all the same")

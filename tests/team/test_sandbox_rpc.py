@@ -207,7 +207,7 @@ def test_what_is_too_much_is_refused(
 def test_an_agent_that_floods_is_no_longer_listened_to(
     agent_sandboxes: AgentSandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_rpc, "MOST_REQUESTS", 50)
+    monkeypatch.setattr(sandbox_rpc, "MAX_REQUESTS", 50)
     agent = agent_sandboxes.open()
     done = agent.run(
         'for n in $(seq 100); do echo "sync flood$n" 1<>/cooperbench/team/bell; done; send_message agent2 hi'

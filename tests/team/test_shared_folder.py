@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 AGENTS = ("agent1", "agent2")
-MOST_FILES = 20
+MAX_FILES = 20
 
 
 class Shared:
@@ -52,7 +52,7 @@ class Shared:
 
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
-    monkeypatch.setattr(shared_folder, "MOST_FILES", MOST_FILES)
+    monkeypatch.setattr(shared_folder, "MAX_FILES", MAX_FILES)
     backend, options = get_backend("local"), SandboxOptions("agent")
     sandboxes = {
         one: open_sandbox(backend, "host", timeout_seconds=600, options=options) for one in AGENTS
@@ -88,7 +88,7 @@ def test_a_file_comes_and_goes_for_all(shared: Shared) -> None:
 
 
 def test_room_that_was_made_is_used(shared: Shared) -> None:
-    shared.run("agent1", f"for n in $(seq {MOST_FILES}); do echo >f$n; done; true")
+    shared.run("agent1", f"for n in $(seq {MAX_FILES}); do echo >f$n; done; true")
     shared.run("agent1", "echo x >more; echo x >too")
     (line,) = shared.told
     assert line.startswith(

@@ -6,14 +6,14 @@ import threading
 import time
 from collections import Counter
 
-from cooperbench.team.tools import MOST_CHANGES, Colleagues, TaskList, run_command, tools_of
+from cooperbench.team.tools import MAX_CHANGES, TaskList, Teammates, run_command, tools_of
 
 AGENTS = tuple(f"agent{number}" for number in range(1, 17))
 
 
 def make() -> tuple[TaskList, list[tuple[str, str, str]]]:
     told: list[tuple[str, str, str]] = []
-    return TaskList(Colleagues(AGENTS, lambda _: 1, lambda *what: told.append(what))), told
+    return TaskList(Teammates(AGENTS, lambda _: 1, lambda *what: told.append(what))), told
 
 
 def test_ten_thousand_tasks_are_listed_in_bounds_and_fast() -> None:
@@ -36,7 +36,7 @@ def test_ten_thousand_tasks_are_listed_in_bounds_and_fast() -> None:
 
 def test_an_agent_cannot_fill_the_record_without_end() -> None:
     tasks, _ = make()
-    for _ in range(MOST_CHANGES):
+    for _ in range(MAX_CHANGES):
         tasks.create("agent1", "again")
     refused = tasks.create("agent1", "once more")
     assert (refused.code, "enough" in refused.text) == (2, True)

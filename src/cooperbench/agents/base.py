@@ -21,15 +21,15 @@ from cooperbench.models import REPO_DIR as REPO_DIR
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
 
-PATIENCE_VARIABLE = "COOPERBENCH_MODEL_PATIENCE"
+RETRY_TIMEOUT_VARIABLE = "COOPERBENCH_MODEL_RETRY_TIMEOUT"
 
 
 class Agent(Protocol):
     """An adapter. One object per agent and pair; made without arguments."""
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         """Work on `session.seat.features` until done."""
         ...
 
@@ -49,7 +49,7 @@ class NopAgent:
 
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         session.think("Nothing to do.")
 
 
@@ -58,7 +58,7 @@ class OracleAgent:
 
     uses_model = False
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         features = session.seat.features
         # Golden patches of several features may conflict; the task's combined patch does not.
         source = features[0].patch if len(features) == 1 else session.pair.task.combined_patch
@@ -68,14 +68,14 @@ class OracleAgent:
             raise AgentFailure("gave_up", f"{source.name} does not apply: {reason}")
 
 
-def patience_seconds() -> float:
+def retry_timeout_seconds() -> float:
     """For how long a model's provider may fail before that is an infrastructure error."""
-    value = os.environ.get(PATIENCE_VARIABLE, "300")
+    value = os.environ.get(RETRY_TIMEOUT_VARIABLE, "300")
     try:
         return max(0.0, float(value))
     except ValueError:
         raise UserError(
-            f"{PATIENCE_VARIABLE} is {value!r}; it must be a number of seconds"
+            f"{RETRY_TIMEOUT_VARIABLE} is {value!r}; it must be a number of seconds"
         ) from None
 
 

@@ -28,7 +28,7 @@ from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import Setting
 from cooperbench.storage import ExperimentPaths, PairPaths
 
-_PATIENCE_SECONDS = 300.0
+_RUN_TIMEOUT_SECONDS = 300.0
 _SECRET_NAME = "CONFORMANCE_API_KEY"  # noqa: S105  # a name
 _SECRET = "conformance-secret-7391846250"  # noqa: S105  # made up
 
@@ -91,11 +91,11 @@ def _paths(logs: Path, setting: Setting) -> PairPaths:
 def _ended(run: subprocess.Popen[str]) -> tuple[int, str]:
     """The exit code of a run and what it said. One that does not end in time, or leaves something behind, fails."""
     try:
-        output, _ = run.communicate(timeout=_PATIENCE_SECONDS)
+        output, _ = run.communicate(timeout=_RUN_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         run.kill()  # its sandboxes and workers end with it
         output, _ = run.communicate()
-        pytest.fail(f"the run did not end within {_PATIENCE_SECONDS:g} s; it said:\n{output}")
+        pytest.fail(f"the run did not end within {_RUN_TIMEOUT_SECONDS:g} s; it said:\n{output}")
     assert _running_below(run.pid) == [], "processes that outlived the run"
     return run.returncode, output
 
@@ -130,7 +130,7 @@ class AgentConformance:
             if path.is_file():
                 assert _SECRET.encode() not in path.read_bytes(), f"{path} has a key in it"
 
-    def test_beside_a_colleague_it_hands_in(self, agent: AgentUnderTest, tmp_path: Path) -> None:
+    def test_beside_a_teammate_it_hands_in(self, agent: AgentUnderTest, tmp_path: Path) -> None:
         paths = agent.run(tmp_path, "coop")
         _records(paths, ["agent1", "agent2"])
         assert "messages" in json.loads(paths.conversation.read_text())
@@ -145,7 +145,7 @@ class AgentConformance:
 
     def test_told_to_stop_it_stops(self, agent: AgentUnderTest, tmp_path: Path) -> None:
         process = agent.start(tmp_path, "solo")
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _RUN_TIMEOUT_SECONDS
         while not _paths(tmp_path, "solo").agent("solo").log.exists() and process.poll() is None:
             assert time.monotonic() < deadline, "it never started"
             time.sleep(0.005)

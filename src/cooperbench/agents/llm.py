@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench import secrets
-from cooperbench.agents.base import patience_seconds
+from cooperbench.agents.base import retry_timeout_seconds
 from cooperbench.errors import AgentFailure, InfraError, UserError
 from cooperbench.models import Usage
 from cooperbench.retry import backoff_seconds
@@ -35,8 +35,8 @@ from cooperbench.text import printable
 
 DEFAULT_CALL_SECONDS = 600.0
 """How long one attempt may take."""
-LONGEST_PAUSE_SECONDS = 60.0
-LONGEST_SHARED_PAUSE_SECONDS = 120.0
+MAX_PAUSE_SECONDS = 60.0
+MAX_SHARED_PAUSE_SECONDS = 120.0
 """A clock of another node that is wrong must not keep agents from their work."""
 NO_OTHER_RETRIES = {"num_retries": 0, "max_retries": 0}
 _TOO_MANY_REQUESTS = 429
@@ -61,7 +61,7 @@ _FOR_THE_USER = {
 }
 _PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?::| -) )+")
 """LiteLLM puts the names of its classes and the provider's before what the provider said."""
-_LONGEST_DETAIL = 300
+_MAX_DETAIL_CHARACTERS = 300
 _IMPORT_SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # prices from the package, not from the network
     "LITELLM_MODE": "PRODUCTION",  # else it loads the .env of whatever folder is above the package
@@ -221,12 +221,12 @@ class Attempts:
         """Seconds to wait before the next attempt; what makes no sense to try again is raised as an error of ours."""
         self.count += 1
         text = _detail(error)
-        if final := judge_model_error(error, text, self.model, first_call=self.first_call):
+        if final := classify_model_error(error, text, self.model, first_call=self.first_call):
             raise final from error
         now = time.monotonic()
         self._first_failure = self._first_failure or now
         pause = _pause_seconds(error, self.count)
-        if now + pause > self._first_failure + patience_seconds():
+        if now + pause > self._first_failure + retry_timeout_seconds():
             problem = f"model {self.model!r} did not answer in {self.count} attempts: {text}"
             raise InfraError(problem) from error
         if getattr(error, "status_code", None) == _TOO_MANY_REQUESTS:
@@ -235,7 +235,7 @@ class Attempts:
         return pause
 
 
-def judge_model_error(
+def classify_model_error(
     error: Exception, text: str, model: str, *, first_call: bool
 ) -> AgentFailure | UserError | None:
     """What a failed call means, by its HTTP status; None where it may go away when the model is asked again.
@@ -267,7 +267,7 @@ def _detail(error: Exception) -> str:
     """What the provider said, as one line. It is cut last, since half a secret is not recognised."""
     text = _PREFIXES.sub("", " ".join(str(error).split()))
     text = printable(secrets.redact(text)) or type(error).__name__
-    return text if len(text) <= _LONGEST_DETAIL else text[:_LONGEST_DETAIL] + "…"
+    return text if len(text) <= _MAX_DETAIL_CHARACTERS else text[:_MAX_DETAIL_CHARACTERS] + "…"
 
 
 def ask(model: str, call: Callable[[], Any], *, first_call: bool) -> Any:
@@ -288,7 +288,7 @@ def _pause_seconds(error: BaseException, attempt: int) -> float:
     others = getattr(error, "litellm_response_headers", None) or {}
     with suppress(KeyError, ValueError):
         return _jittered(max(0.0, float(headers.get("retry-after") or others["retry-after"])))
-    return backoff_seconds(attempt, LONGEST_PAUSE_SECONDS)
+    return backoff_seconds(attempt, MAX_PAUSE_SECONDS)
 
 
 def share_pauses(folder: Path) -> None:
@@ -300,7 +300,7 @@ def share_pauses(folder: Path) -> None:
 def pause_all(model: str, seconds: float) -> None:
     """Nobody who uses this model's key asks before this time is over."""
     path = _pause_path(model)
-    until = time.time() + min(seconds, LONGEST_SHARED_PAUSE_SECONDS)
+    until = time.time() + min(seconds, MAX_SHARED_PAUSE_SECONDS)
     # Without it each agent meets the refusal by itself.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -315,7 +315,7 @@ def shared_pause(model: str) -> float:
         left = _pause_path(model).stat().st_mtime - time.time()
     except OSError:
         return 0.0
-    return _jittered(left) if 0 < left <= LONGEST_SHARED_PAUSE_SECONDS else 0.0
+    return _jittered(left) if 0 < left <= MAX_SHARED_PAUSE_SECONDS else 0.0
 
 
 def _pause_path(model: str) -> Path:

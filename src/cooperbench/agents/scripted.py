@@ -11,7 +11,7 @@ from typing import Any
 
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS, Session
+from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS, AgentSession
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import Pair, Seat, Setting, seats_of
 from cooperbench.storage import ExperimentPaths
@@ -43,7 +43,7 @@ class ScriptedAgent:
             for seat in seats_of(pair, setting):
                 steps_for(config_path, pair, seat, setting, content)
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         assert session.config_path is not None
         steps = steps_for(session.config_path, session.pair, session.seat, session.setting)
         _play(steps, session, [], session.config_path.parent)
@@ -94,7 +94,7 @@ def _checked(steps: Any, place: str, folder: Path) -> list[Step]:
     return steps
 
 
-def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -> None:
+def _play(steps: list[Step], session: AgentSession, heard: list[str], folder: Path) -> None:
     for step in steps:
         heard += [message.text for message in session.incoming()]
         kind, value = next(iter(step.items()))
@@ -107,7 +107,7 @@ def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -
                 session.write_file(str(value["path"]), str(value["content"]).encode())
             case "apply":
                 session.apply_patch((folder / value).read_bytes(), value)
-            case "send" if session.colleagues:
+            case "send" if session.teammates:
                 parts = {"text": value} if isinstance(value, str) else value
                 session.send(str(parts["text"]), parts.get("to"))
             case "wait":
@@ -119,7 +119,7 @@ def _play(steps: list[Step], session: Session, heard: list[str], folder: Path) -
                 raise AgentFailure("gave_up", value)
 
 
-def _wait(parts: Step, session: Session, heard: list[str]) -> None:
+def _wait(parts: Step, session: AgentSession, heard: list[str]) -> None:
     deadline = time.monotonic() + float(parts.get("seconds") or _DEFAULT_WAIT_SECONDS)
     while not any(re.search(str(parts.get("for", "")), text) for text in heard):
         if not session.wait_for_message(deadline - time.monotonic()):
@@ -144,7 +144,7 @@ class ReplayAgent:
             for seat in seats_of(pair, setting):
                 _recorded_steps(config_path, pair, setting, seat.agent_id)
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         assert session.config_path is not None
         expected = received = 0
         agent_id = session.seat.agent_id
@@ -171,7 +171,7 @@ def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: st
     return steps
 
 
-def _repeat(step: Step, session: Session) -> None:
+def _repeat(step: Step, session: AgentSession) -> None:
     args = step.get("args") or {}
     match step.get("action"):
         case "run" | "send_message" if "command" in args:
@@ -195,7 +195,7 @@ def _repeat(step: Step, session: Session) -> None:
             _edit(path, args, session)
 
 
-def _edit(path: str, args: Step, session: Session) -> None:
+def _edit(path: str, args: Step, session: AgentSession) -> None:
     """Files that tools of command-line agents write; a call that failed in the earlier run changes nothing."""
     old, new = (args.get(f"{which}_string", args.get(f"{which}String")) for which in ("old", "new"))
     content = args.get("content")

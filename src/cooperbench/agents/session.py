@@ -1,4 +1,4 @@
-"""What an agent has while it works: a sandbox, colleagues, limits, a record. The same for every framework."""
+"""What an agent has while it works: a sandbox, teammates, limits, a record. The same for every framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cooperbench.agents.base import REPO_DIR, Limits, patience_seconds
+from cooperbench.agents.base import REPO_DIR, Limits, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
 from cooperbench.gateway.recording import Exchanges
@@ -30,7 +30,7 @@ REPLAYED_MESSAGE_SECONDS = 60.0
 
 
 @dataclass(kw_only=True, eq=False)
-class Session:
+class AgentSession:
     """One agent at work on its part of a pair. Agents use the methods and the fields down to `limits`."""
 
     pair: Pair
@@ -75,20 +75,20 @@ class Session:
         self._failing_since: float | None = None
 
     @property
-    def colleagues(self) -> tuple[str, ...]:
+    def teammates(self) -> tuple[str, ...]:
         """Ids of the agents that can be written to; nobody in solo or without messages."""
-        return self.inbox.colleagues if self.inbox and self.inbox.has_messages else ()
+        return self.inbox.teammates if self.inbox and self.inbox.has_messages else ()
 
     @property
     def prompt(self) -> str:
-        """What the agent is told about its work and its colleagues: the same for every framework."""
+        """What the agent is told about its work and its teammates: the same for every framework."""
         from cooperbench.team.prompts import task_prompt
 
         return task_prompt(
             self.pair,
             self.seat,
             self.setting,
-            messaging=bool(self.colleagues),
+            messaging=bool(self.teammates),
             git=self.git_shared,
             limits=self.limits,
             features=self.team_features,
@@ -147,7 +147,7 @@ class Session:
         )
 
     def send(self, text: str, to: str | None = None) -> CommandResult:
-        """One step: tell a colleague (or all of them) something, by the command that agents have."""
+        """One step: tell a teammate (or all of them) something, by the command that agents have."""
         args = {"to": to or "all", "content": text}
         stdin = text.encode("utf-8", "replace")
         return self._command("send_message", args, ["send_message", to or "--all"], 60, stdin)
@@ -229,9 +229,9 @@ class Session:
         limit = f"time limit of {self._time_limit:g} s{self._time_limit_from}"
         if self._asked_at is None:
             raise AgentFailure("time_limit", f"{limit} reached")
-        if self.seconds - self._time_limit >= patience_seconds():
+        if self.seconds - self._time_limit >= retry_timeout_seconds():
             raise InfraError(
-                f"model {self.model!r} has not answered by {patience_seconds():g} s after the {limit}"
+                f"model {self.model!r} has not answered by {retry_timeout_seconds():g} s after the {limit}"
             )
 
     def check_limits(self, *, concurrent: bool = False) -> None:
@@ -245,8 +245,10 @@ class Session:
             self._outage_seconds += now - self._asked_at
             self._failing_since = self._failing_since or now
             self.on_outage(f"{self.model} fails")
-            if now - self._failing_since >= patience_seconds():
-                raise InfraError(f"model {self.model!r} has failed for {patience_seconds():g} s")
+            if now - self._failing_since >= retry_timeout_seconds():
+                raise InfraError(
+                    f"model {self.model!r} has failed for {retry_timeout_seconds():g} s"
+                )
             self._asked_at = None
         self._check(self.usage.cost)
         self._asked_at = now

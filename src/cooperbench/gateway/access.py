@@ -13,17 +13,17 @@ from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
 from cooperbench.agents import llm
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
-from cooperbench.gateway import dialects
+from cooperbench.gateway import api_formats
+from cooperbench.gateway.api_formats import CHAT, Body, Refused
 from cooperbench.gateway.conversations import Calls, Conversations, Exchange
-from cooperbench.gateway.dialects import CHAT, Body, Refused
 from cooperbench.gateway.upstream import Upstream
 
 Send = Callable[[Body], None]
 
 _PING_SECONDS = 15.0
-_MOST_REFUSALS = 3
+_MAX_REFUSALS = 3
 """In a row, for what a program cannot mend. It may go on asking until its own limit."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
@@ -31,7 +31,7 @@ _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 class Request(NamedTuple):
     """Of a program."""
 
-    dialect: str
+    api_format: str
     body: Body
     headers: Mapping[str, str]
     stream: bool
@@ -43,7 +43,7 @@ class Access:
     def __init__(
         self,
         token: str,
-        session: Session,
+        session: AgentSession,
         upstream: Upstream,
         calls: Calls,
         loop: asyncio.AbstractEventLoop,
@@ -110,7 +110,7 @@ class Access:
         await self.upstream.http.close()
 
     async def count_tokens(self, body: Body) -> int:
-        """How many tokens a prompt of Anthropic's dialect has."""
+        """How many tokens a prompt of Anthropic's API format has."""
         try:
             return await self.upstream.count_tokens(body)
         except Exception as error:
@@ -152,10 +152,10 @@ class Access:
             if self._end:
                 raise Refused(400, f"the agent has ended: {self._end}")
             try:
-                body = dialects.without_provider_tools(request.dialect, request.body)
+                body = api_formats.without_provider_tools(request.api_format, request.body)
                 wait = isinstance(self.calls, Conversations)
                 exchange = await self._use_session(
-                    self.calls.request, request.dialect, body, may_wait=wait
+                    self.calls.request, request.api_format, body, may_wait=wait
                 )
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise Refused(
@@ -166,7 +166,7 @@ class Access:
                 reply, last, seconds = await self._asked(request, exchange, send)
             finally:
                 self.waiting -= 1
-            usage = self.upstream.usage(request.dialect, reply, seconds)
+            usage = self.upstream.usage(request.api_format, reply, seconds)
             await self._use_session(self.calls.answered, exchange, reply, usage)
             self._answered += 1
             if not exchange.conversation.label:
@@ -211,7 +211,7 @@ class Access:
                     if is_main:
                         self._fault = fault
                         self._refusals += fault.status != llm.CONTEXT_OVERFLOW
-                        if self._refusals >= _MOST_REFUSALS:
+                        if self._refusals >= _MAX_REFUSALS:
                             self.end(fault)
                     raise Refused(400, str(fault), fault.status) from error
                 await asyncio.sleep(pause)
@@ -221,11 +221,11 @@ class Access:
     async def _attempt(
         self, request: Request, exchange: Exchange, send: Send
     ) -> tuple[Body, list[Body]]:
-        dialect, records, stream = request.dialect, self.session.exchanges, request.stream
+        api_format, records, stream = request.api_format, self.session.exchanges, request.stream
         recorded = records and await self._use_session(
-            records.find, dialect, exchange.sent, may_wait=True
+            records.find, api_format, exchange.sent, may_wait=True
         )
-        asked = self.upstream.ask(dialect, exchange.body, request.headers, stream=stream)
+        asked = self.upstream.ask(api_format, exchange.body, request.headers, stream=stream)
         seen: list[Body] = []
         last: list[Body] = []
         try:
@@ -235,7 +235,7 @@ class Access:
                     send(event)
                 else:
                     last.append(event)
-            reply = self.upstream.whole(dialect, seen) if stream else seen[0]
+            reply = self.upstream.whole(api_format, seen) if stream else seen[0]
         except Exception as error:
             if len(seen) > len(last):
                 self.session.note(f"model stream failed: {type(_cause(error)).__name__}")
@@ -244,7 +244,7 @@ class Access:
         if records:
             received = self.session.received
             await self._use_session(
-                records.keep, dialect, exchange.sent, seen, received, may_wait=True
+                records.keep, api_format, exchange.sent, seen, received, may_wait=True
             )
         return reply, last
 

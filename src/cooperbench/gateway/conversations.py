@@ -1,4 +1,4 @@
-"""What of an agent's requests and answers goes on record, and what colleagues send, in the requests of its program.
+"""What of an agent's requests and answers goes on record, and what teammates send, in the requests of its program.
 
 A program sends its whole history with each request: that tells its conversations apart (docs/gateway.md). A message
 stays at its place in all later requests; when a compaction has removed the place, it is given once more, at the end.
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, Session
-from cooperbench.gateway.dialects import SUBAGENT, Body, Call, History, Result, read_reply
+from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, AgentSession
+from cooperbench.gateway.api_formats import SUBAGENT, Body, Call, History, Result, read_reply
 from cooperbench.models import Usage
 
 AGAIN = "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
@@ -37,7 +37,7 @@ _SIDE = "side"
 
 @dataclass
 class _Added:
-    """A colleague's message in the main conversation."""
+    """A teammate's message in the main conversation."""
 
     text: str
     after: str
@@ -71,7 +71,7 @@ class Exchange(NamedTuple):
     """One request and its answer."""
 
     conversation: _Conversation
-    dialect: str
+    api_format: str
     sent: Mapping[str, Any]
     """What the program asks."""
     body: Body
@@ -81,16 +81,16 @@ class Exchange(NamedTuple):
 class Calls:
     """Of a framework outside of the sandbox: its steps and messages are on record already, replies are not."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AgentSession) -> None:
         self._session = session
 
-    def request(self, dialect: str, body: Body) -> Exchange:
-        """ValueError for a body that is none of its dialect."""
-        return Exchange(_Conversation("", ""), dialect, body, body)
+    def request(self, api_format: str, body: Body) -> Exchange:
+        """ValueError for a body that is none of its API format."""
+        return Exchange(_Conversation("", ""), api_format, body, body)
 
     def answered(self, exchange: Exchange, answer: Mapping[str, Any], usage: Usage) -> None:
-        """Put on record what the program got: the whole answer in its dialect, also where it was streamed."""
-        content, finish_reason = read_reply(exchange.dialect, answer)
+        """Put on record what the program got: the whole answer in its API format, also where it was streamed."""
+        content, finish_reason = read_reply(exchange.api_format, answer)
         ids = self._begin_steps(exchange.conversation, content.calls)
         calls = [
             {"id": call_id, "name": call.name, "arguments": json.dumps(call.args)}
@@ -120,16 +120,16 @@ class Conversations(Calls):
     with others it is a sub-agent's; without tools it is a side request (a title, a summary).
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AgentSession) -> None:
         super().__init__(session)
         self._main: _Conversation | None = None
         self._all: list[_Conversation] = []
         self._by_call: dict[tuple[str, str], _Conversation] = {}
         """By thread, and the id of a call."""
 
-    def request(self, dialect: str, body: Body) -> Exchange:
+    def request(self, api_format: str, body: Body) -> Exchange:
         """What came of earlier calls goes on record."""
-        history = History(dialect, body)
+        history = History(api_format, body)
         conversation = self._conversation(history)
         for result in history.results:
             self._by_call.setdefault((history.thread, result.call_id), conversation)
@@ -140,7 +140,7 @@ class Conversations(Calls):
         texts: dict[str, list[str]] = {}
         for one in conversation.added:
             texts.setdefault(one.after, []).append(one.text)
-        return Exchange(conversation, dialect, body, history.with_texts(texts))
+        return Exchange(conversation, api_format, body, history.with_texts(texts))
 
     def finish(self) -> None:
         """Calls whose results were never seen go on record too."""

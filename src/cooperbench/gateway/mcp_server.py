@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cooperbench.gateway.access import Access
 
 DEFAULT_WAIT_SECONDS = 30.0
-LONGEST_WAIT_SECONDS = 300.0
-_MOST_THREADS = 1_000
+MAX_WAIT_SECONDS = 300.0
+_MAX_THREADS = 1_000
 """An agent that waits for a message has one."""
 _WAKE_SECONDS = 0.2
 _NOBODY = Response(0, "There is nobody to write to.")
@@ -36,7 +36,7 @@ _NOBODY = Response(0, "There is nobody to write to.")
 
 def mcp_endpoint(find: Callable[[str], Access | None]) -> StreamableHTTPSessionManager:
     """For the gateway's path `/mcp`; `find` gives the access of a token that is valid now."""
-    limiter = CapacityLimiter(_MOST_THREADS)
+    limiter = CapacityLimiter(_MAX_THREADS)
 
     def tools_of(context: Any) -> dict[str, Tool]:
         access = find(context.request.headers.get("authorization", "").removeprefix("Bearer "))
@@ -82,7 +82,7 @@ def _message_tools(access: Access) -> dict[str, Callable[..., Response]]:
     inbox = access.session.inbox
 
     def send_message(to: str, text: str) -> Response:
-        """Send a message to a colleague: to="agent2", or to="all" for everybody."""
+        """Send a message to a teammate: to="agent2", or to="all" for everybody."""
         if inbox is None or not inbox.has_messages:
             return _NOBODY
         response = inbox.send(EVERYBODY if to == "all" else to, text)
@@ -91,10 +91,10 @@ def _message_tools(access: Access) -> dict[str, Callable[..., Response]]:
         return Response(0, "\n".join(["Message sent.", *response.text.splitlines()[1:]]))
 
     def wait_for_message(timeout: float = DEFAULT_WAIT_SECONDS) -> Response:
-        """Wait until a colleague sends you something, at most `timeout` seconds (up to 300), and read it."""
+        """Wait until a teammate sends you something, at most `timeout` seconds (up to 300), and read it."""
         if inbox is None:
             return _NOBODY
-        end = time.monotonic() + min(timeout, LONGEST_WAIT_SECONDS)
+        end = time.monotonic() + min(timeout, MAX_WAIT_SECONDS)
         while not inbox.wait(0) and (left := end - time.monotonic()) > 0:
             if access.ended.wait(min(left, _WAKE_SECONDS)):
                 break

@@ -1,4 +1,4 @@
-"""The server: one per process, on loopback. Who asks, in which dialect, and how an answer goes back."""
+"""The server: one per process, on loopback. Who asks, in which API format, and how an answer goes back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from starlette.responses import Response, StreamingResponse
 
 from cooperbench.agents import llm
 from cooperbench.errors import InfraError, UserError
-from cooperbench.gateway import dialects
+from cooperbench.gateway import api_formats
 from cooperbench.gateway.access import Access
 from cooperbench.gateway.access import Request as ModelRequest
+from cooperbench.gateway.api_formats import ANTHROPIC, CHAT, GEMINI, RESPONSES, Refused
 from cooperbench.gateway.conversations import Calls, Conversations
-from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES, Refused
 from cooperbench.gateway.mcp_server import mcp_endpoint
 from cooperbench.gateway.upstream import Upstream
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
 
 _PATHS = {
     re.compile(r"(/v1)?/chat/completions"): CHAT,
@@ -46,7 +46,7 @@ _PATHS = {
     ): GEMINI,
 }
 MCP_PATH = "/mcp"
-_LARGEST_BODY = 64 << 20
+_MAX_BODY_BYTES = 64 << 20
 _THREADS = 64
 """Where sessions are used, which may wait for their sandboxes."""
 _WATCH_SECONDS = 0.2
@@ -82,7 +82,7 @@ class Gateway:
 
     @contextmanager
     def open(
-        self, session: Session, model_kwargs: Mapping[str, Any], calls: Calls | None = None
+        self, session: AgentSession, model_kwargs: Mapping[str, Any], calls: Calls | None = None
     ) -> Iterator[Access]:
         """A token for one agent. `model_kwargs` is in every call; `calls` is given for one outside of its sandbox."""
         if session.model is None:
@@ -171,30 +171,30 @@ class Gateway:
         found = next(
             ((match, name) for one, name in _PATHS.items() if (match := one.fullmatch(path))), None
         )
-        dialect = found[1] if found else CHAT
+        api_format = found[1] if found else CHAT
         try:
             if access is None:
                 raise Refused(401, "this token is not, or no longer, valid")
             if found is None or request.method != "POST":
                 raise Refused(404, f"there is no {request.method} {path[:200]} here")
-            response = await _reply(request, access, dialect, found[0].groupdict())
+            response = await _reply(request, access, api_format, found[0].groupdict())
         except Refused as refusal:
-            response = _json(dialects.error_body(dialect, refusal), refusal.status)
+            response = _json(api_formats.error_body(api_format, refusal), refusal.status)
         await response(scope, receive, send)
 
 
 async def _reply(
-    request: Request, access: Access, dialect: str, found: Mapping[str, str | None]
+    request: Request, access: Access, api_format: str, found: Mapping[str, str | None]
 ) -> Response:
     body = await _body(request)
     if found.get("count"):
         return _json({"input_tokens": await access.count_tokens(body)})
     stream = bool(found.get("stream") or body.get("stream"))
-    events = access.serve(ModelRequest(dialect, body, request.headers, stream))
+    events = access.serve(ModelRequest(api_format, body, request.headers, stream))
     first = await anext(events)
     if not stream:
         return _json(first)
-    return StreamingResponse(_encoded(dialect, first, events), media_type="text/event-stream")
+    return StreamingResponse(_encoded(api_format, first, events), media_type="text/event-stream")
 
 
 def _json(content: object, status: int = 200) -> Response:
@@ -203,17 +203,19 @@ def _json(content: object, status: int = 200) -> Response:
 
 
 async def _encoded(
-    dialect: str, first: Mapping[str, Any] | None, events: AsyncIterator[Mapping[str, Any] | None]
+    api_format: str,
+    first: Mapping[str, Any] | None,
+    events: AsyncIterator[Mapping[str, Any] | None],
 ) -> AsyncIterator[bytes]:
     """Without an event there is a blank line. (Google's clients do not read comments.)"""
-    yield dialects.encode(dialect, first) if first else b"\n"
+    yield api_formats.encode(api_format, first) if first else b"\n"
     try:
         async for event in events:
-            yield dialects.encode(dialect, event) if event else b"\n"
+            yield api_formats.encode(api_format, event) if event else b"\n"
     except Refused as refusal:
-        yield dialects.error_event(dialect, refusal)
+        yield api_formats.error_event(api_format, refusal)
     else:
-        if dialect == CHAT:
+        if api_format == CHAT:
             yield b"data: [DONE]\n\n"
 
 
@@ -229,8 +231,8 @@ async def _body(request: Request) -> dict[str, Any]:
     data = bytearray()
     async for piece in request.stream():
         data += piece
-        if len(data) > _LARGEST_BODY:
-            raise Refused(413, f"the request has more than {_LARGEST_BODY >> 20} MB")
+        if len(data) > _MAX_BODY_BYTES:
+            raise Refused(413, f"the request has more than {_MAX_BODY_BYTES >> 20} MB")
     try:
         body = json.loads(data)
     except ValueError:

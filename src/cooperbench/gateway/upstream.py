@@ -1,8 +1,8 @@
-"""The way from a request in a dialect to the model's provider.
+"""The way from a request in an API format to the model's provider.
 
-A provider that speaks the dialect itself gets the request as it is; else LiteLLM translates it to chat completions. It
+A provider that speaks the API format itself gets the request as it is; else LiteLLM translates it to chat completions. It
 also asks for these, save from servers that have no ways of their own: what it does around a call takes 10 to 20 ms.
-(LiteLLM's own functions for other dialects need packages of its proxy.) Requests come from sandboxes: only the
+(LiteLLM's own functions for other API formats need packages of its proxy.) Requests come from sandboxes: only the
 arguments that are listed here get through to LiteLLM, since others are addresses, keys and hooks.
 """
 
@@ -25,8 +25,8 @@ from aiohttp import ClientSession, ClientTimeout
 from pydantic_core import to_json
 
 from cooperbench.agents import llm
-from cooperbench.gateway import dialects
-from cooperbench.gateway.dialects import ANTHROPIC, CHAT, GEMINI, RESPONSES, Body
+from cooperbench.gateway import api_formats
+from cooperbench.gateway.api_formats import ANTHROPIC, CHAT, GEMINI, RESPONSES, Body
 from cooperbench.models import Usage
 
 Headers = Mapping[str, str]
@@ -73,30 +73,30 @@ class Upstream:
         """Where a server of OpenAI's API is that is not OpenAI."""
 
     def ask(
-        self, dialect: str, body: Body, headers: Headers, *, stream: bool
+        self, api_format: str, body: Body, headers: Headers, *, stream: bool
     ) -> AsyncIterator[Body]:
         """The events of a stream as they come; else the whole answer as the only one."""
-        if self._is_native(dialect):
-            return self._native(dialect, body, headers, stream=stream)
-        return self._translated(dialect, body, stream=stream)
+        if self._is_native(api_format):
+            return self._native(api_format, body, headers, stream=stream)
+        return self._translated(api_format, body, stream=stream)
 
-    def whole(self, dialect: str, events: Sequence[Body]) -> Body:
+    def whole(self, api_format: str, events: Sequence[Body]) -> Body:
         """A streamed answer as one."""
-        if dialect != CHAT:
-            return dialects.whole(dialect, events)
+        if api_format != CHAT:
+            return api_formats.whole(api_format, events)
         if not any(map(_is_finished, events)):
-            raise dialects.BrokenStream
+            raise api_formats.BrokenStream
         chunks = [self._chunk(event) for event in events]
         return dict(self._litellm.stream_chunk_builder(chunks).model_dump(exclude_none=True))
 
-    def usage(self, dialect: str, reply: Body, seconds: float) -> Usage:
+    def usage(self, api_format: str, reply: Body, seconds: float) -> Usage:
         """What the answer says that it used, at LiteLLM's prices."""
         litellm, said = self._litellm, reply.get("usage") or {}
-        if dialect == GEMINI:
+        if api_format == GEMINI:
             used = litellm.VertexGeminiConfig._calculate_usage({"usageMetadata": {}, **reply})
-        elif dialect == ANTHROPIC:
+        elif api_format == ANTHROPIC:
             used = litellm.AnthropicConfig().calculate_usage(said, None)
-        elif dialect == RESPONSES:
+        elif api_format == RESPONSES:
             utils = import_module("litellm.responses.utils").ResponseAPILoggingUtils
             used = utils._transform_response_api_usage_to_chat_usage(said)
         else:
@@ -118,24 +118,24 @@ class Upstream:
         counted = await self._litellm.acount_tokens(self.model, system=text, **given)
         return int(counted.total_tokens)
 
-    def _is_native(self, dialect: str) -> bool:
+    def _is_native(self, api_format: str) -> bool:
         more = set(self._settings) - _CONNECTION
-        if self._provider not in _NATIVE[dialect]:
+        if self._provider not in _NATIVE[api_format]:
             return False
-        if dialect == CHAT:
+        if api_format == CHAT:
             # LiteLLM knows what each of OpenAI's models takes, and by which API it has to be asked.
             known = self._litellm.model_cost.get(self._name, {}).get("litellm_provider") == "openai"
             own = known or not self._base or "openai.com" in self._base
             return not own and more <= {*_ARGUMENTS[CHAT].split(), "drop_params"}
         if more:
             return False
-        if dialect == RESPONSES:
+        if api_format == RESPONSES:
             return not self._settings.get("use_chat_completions_api", bool(self._base))
         # Vertex AI has models of others, too.
-        return dialect != GEMINI or "gemini" in self._name
+        return api_format != GEMINI or "gemini" in self._name
 
     async def _native(
-        self, dialect: str, body: Body, sent: Headers, *, stream: bool
+        self, api_format: str, body: Body, sent: Headers, *, stream: bool
     ) -> AsyncIterator[Body]:
         base, key, seconds = (
             self._settings.get(name) for name in ("api_base", "api_key", "timeout")
@@ -143,18 +143,18 @@ class Upstream:
         kept = {name: sent[name] for name in _KEPT_HEADERS if name in sent}
         provider = self._litellm.LlmProviders(self._provider)
         configs = import_module("litellm.utils").ProviderConfigManager
-        if dialect == GEMINI:
+        if api_format == GEMINI:
             config = configs.get_provider_google_genai_generate_content_config(self._name, provider)
             auth, url = await config.get_auth_token_and_url(
                 base, self._name, {**self._settings}, stream
             )
-        elif dialect == ANTHROPIC:
+        elif api_format == ANTHROPIC:
             config = self._litellm.AnthropicMessagesConfig()
             auth, _ = config.validate_anthropic_messages_environment(
                 kept, self._name, [], {}, {}, key, base
             )
             url = config.get_complete_url(base, key, self._name, {}, {}, stream)
-        elif dialect == CHAT:
+        elif api_format == CHAT:
             config = configs.get_provider_chat_config(self._name, provider)
             auth = config.validate_environment({}, self._name, [], {}, {}, self._key)
             url = config.get_complete_url(self._base, None, self._name, {}, {}, stream)
@@ -168,7 +168,7 @@ class Upstream:
                 config.validate_environment({}, self._name, params),
                 config.get_complete_url(base, {}),
             )
-        if dialect != GEMINI:
+        if api_format != GEMINI:
             body = {**body, "model": self._name}
         headers = {"content-type": "application/json"} | kept | auth
         if urlsplit(url).username:
@@ -189,7 +189,7 @@ class Upstream:
                 self._refused(response.status, text, response.headers)
             if not stream:
                 reply = json.loads(await response.read())
-                if dialect == CHAT:
+                if api_format == CHAT:
                     if not reply.get("choices"):
                         raise ValueError(_NO_CHOICES)
                     module = (
@@ -199,12 +199,12 @@ class Upstream:
                     reply = _as_dict(convert(reply, self._litellm.ModelResponse()))
                 yield reply
                 return
-            finished = dialect != CHAT
+            finished = api_format != CHAT
             async for event in self._events(response.content.iter_any()):
                 finished = finished or _is_finished(event)
                 yield event
             if not finished:
-                raise dialects.BrokenStream
+                raise api_formats.BrokenStream
 
     def _chat_body(self, config: Any, body: Body, *, stream: bool) -> Body:
         """As LiteLLM would send it."""
@@ -252,15 +252,19 @@ class Upstream:
             raise ValueError(_NO_CHOICES)
         return answer
 
-    async def _translated(self, dialect: str, body: Body, *, stream: bool) -> AsyncIterator[Body]:
+    async def _translated(
+        self, api_format: str, body: Body, *, stream: bool
+    ) -> AsyncIterator[Body]:
         given = {
-            name: body[name] for name in _ARGUMENTS[dialect].split() if body.get(name) is not None
+            name: body[name]
+            for name in _ARGUMENTS[api_format].split()
+            if body.get(name) is not None
         }
-        if dialect == RESPONSES:
+        if api_format == RESPONSES:
             answer = await self._responses(given, stream=stream)
-        elif dialect == ANTHROPIC:
+        elif api_format == ANTHROPIC:
             answer = await self._messages(given, stream=stream)
-        elif dialect == GEMINI:
+        elif api_format == GEMINI:
             given = _gemini_adapter().translate_generate_content_to_completion(
                 self.model, given.pop("contents", []), given.pop("generationConfig", None), **given
             )
@@ -328,7 +332,7 @@ class Upstream:
                 content = {"role": "model", "parts": [{"text": text}]}
                 yield {"candidates": [{"index": 0, "content": content}]}
         if not any(chunk.choices and chunk.choices[0].finish_reason for chunk in seen):
-            raise dialects.BrokenStream
+            raise api_formats.BrokenStream
         reply = _gemini_reply(self._litellm.stream_chunk_builder(seen))
         content = reply["candidates"][0]["content"]
         content["parts"] = [part for part in content["parts"] if "text" not in part]

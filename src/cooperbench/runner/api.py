@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cooperbench.agents.base import patience_seconds
+from cooperbench.agents.base import retry_timeout_seconds
 from cooperbench.agents.llm import has_price
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.backends.registry import check_options, find_factory, get_backend
@@ -113,7 +113,7 @@ def check_backend(config: RunConfig) -> None:
 def check(arm: Arm) -> Arm:
     """With what is left to do. UserError for everything that can be found wrong before the run starts."""
     config, pairs = arm.config, arm.pairs
-    patience_seconds()
+    retry_timeout_seconds()
     check_backend(config)
     config.check_against_disk()
     for pair in pairs if config.replay_from else ():

@@ -271,7 +271,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
 
 
 def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With the agents and models of the run that is repeated, and what agents are told about limits and colleagues."""
+    """With the agents and models of the run that is repeated, and what agents are told about limits and teammates."""
     name, logs_dir = values.get("replay_from"), Path(values["logs_dir"])
     if not name or values["agent"] != REPLAY_MODEL:
         raise UserError(

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from cooperbench import errors
 from cooperbench._version import __version__
-from cooperbench.agents.base import REPO_DIR, patience_seconds
+from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, programs_of, version_of
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.eval.trees import MOST_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
@@ -169,7 +169,7 @@ class PairRun:
         """The agent's sandbox, with its repository prepared; the commit in it, the same for all."""
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
-        spare = 2 * SNAPSHOT_SECONDS + int(min(patience_seconds(), UNLIMITED_LIFETIME_SECONDS))
+        spare = 2 * SNAPSHOT_SECONDS + int(min(retry_timeout_seconds(), UNLIMITED_LIFETIME_SECONDS))
         labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
         sandbox = self._session.open(
             self._image.agent_reference or self._image.reference,
@@ -208,7 +208,7 @@ class PairRun:
         exchanges = None
         if self._config.record or recording:
             exchanges = Exchanges(None if recording else files.exchanges, recording)
-        session = Session(
+        session = AgentSession(
             pair=self._pair,
             seat=seat,
             setting=self._config.setting,

@@ -24,10 +24,10 @@ TEAM_GIT_DIR = "/cooperbench/team.git"
 _DRAFTS_DIR = "/cooperbench/drafts"
 QUOTA_BYTES = 100_000_000
 """What one agent may push, packed, in all its pushes together."""
-MOST_PUSHES = 1_000
+MAX_PUSHES = 1_000
 """Of one agent."""
-_LARGEST_BASE_BYTES = 250_000_000
-_LARGEST_ALLOCATION = "512m"
+_MAX_BASE_BYTES = 250_000_000
+_MAX_ALLOCATION = "512m"
 _CALL_SECONDS = 120.0
 _DELIVERY_SECONDS = 60.0
 _SCRIPT_SECONDS = 240.0
@@ -79,7 +79,7 @@ class GitRemote:
                     self._deliver(agent_id, other, [base_commit])
 
     def push(self, agent_id: str, commit: str) -> Response:
-        """The hook in a sandbox asks: move the agent's branch and deliver it to its colleagues, or say why not."""
+        """The hook in a sandbox asks: move the agent's branch and deliver it to its teammates, or say why not."""
         for pause in _PAUSES:
             try:
                 # Not under the lock: what is slow in one agent's sandbox is no reason for the others to wait.
@@ -124,11 +124,11 @@ class GitRemote:
         sandbox = self._sandboxes.get(agent_id)
         if sandbox is None or not _COMMIT.fullmatch(commit):
             raise _Refused("the harness was asked for something that is no push")
-        if self.counts["pushes"][agent_id] >= MOST_PUSHES:
-            raise _Refused(f"you have pushed {MOST_PUSHES} times, and may not push more often")
+        if self.counts["pushes"][agent_id] >= MAX_PUSHES:
+            raise _Refused(f"you have pushed {MAX_PUSHES} times, and may not push more often")
         repository = self._repository
         if not repository.created:
-            pack = _read_pack(sandbox, repository.base_commit, _LARGEST_BASE_BYTES)
+            pack = _read_pack(sandbox, repository.base_commit, _MAX_BASE_BYTES)
             with self._lock:
                 repository.create(pack)
         if repository.has(commit):
@@ -156,7 +156,7 @@ class GitRemote:
                 return ""
             reason = done.stderr_read().strip()[-200:]
             if done.timed_out:
-                # Whatever it has done to its git, it may hold up its colleagues once.
+                # Whatever it has done to its git, it may hold up its teammates once.
                 self._sandboxes.pop(agent_id, None)
                 break
         return f"{agent_id} could not be given this: {reason}"
@@ -243,7 +243,7 @@ class BareRepository:
             raise GitError("index-pack", 1, f"{commit} is not in what the sandbox gave".encode())
 
     def _git(self, *args: str, stdin: bytes = b"") -> bytes:
-        limit = {"GIT_ALLOC_LIMIT": _LARGEST_ALLOCATION}
+        limit = {"GIT_ALLOC_LIMIT": _MAX_ALLOCATION}
         words = (*_SETTINGS, *args)
         return git(
             *words, git_dir=self._git_dir, stdin=stdin, env=limit, timeout_seconds=_CALL_SECONDS

@@ -19,13 +19,13 @@ from cooperbench.team.sandbox_rpc import TEAM_DIR, Response, SandboxRpc
 from cooperbench.text import head_and_tail, plural
 
 EVERYBODY = "*"
-MOST_SENT = 1_000
+MAX_SENT_MESSAGES = 1_000
 """Messages of one agent in all: the sender is told so, instead of filling disks and contexts."""
 MAX_SENT_BYTES = 32_000_000
 """The same, in bytes."""
-LONGEST_SHOWN = 10_000
+MAX_MESSAGE_CHARACTERS = 10_000
 """Characters of one message that are put into a context: half from its beginning, half from its end."""
-MOST_SHOWN = 40_000
+MAX_BATCH_CHARACTERS = 40_000
 """Characters that are put into a context before one step. What is left over waits for the next."""
 FROM_TEAM = "team"
 """The sender of what the team's tools have to say; no agent has this name."""
@@ -55,7 +55,7 @@ class Inbox:
     ) -> None:
         """`synchronize` is called before something is sent, and before it is said what is new."""
         self.agent_id = rpc.agent_id
-        self.colleagues = rpc.colleagues
+        self.teammates = rpc.teammates
         self.has_messages = mailbox is not None
         """False: only the team's tools speak here."""
         self._rpc = rpc
@@ -99,7 +99,7 @@ class Inbox:
             if self._failure is not None:
                 raise self._failure
             shown: list[Message] = []
-            room = MOST_SHOWN
+            room = MAX_BATCH_CHARACTERS
             for sequence in sorted(self._pending)[:most]:
                 message = _cut_to_size(self._pending[sequence])
                 room -= len(message.text) + _FRAME
@@ -117,7 +117,7 @@ class Inbox:
             self._rpc.put("read", _file_name(message), b"")
         if updates:
             # One message, without a place among those of the conversation.
-            text = head_and_tail("\n".join(updates.values()), LONGEST_SHOWN)
+            text = head_and_tail("\n".join(updates.values()), MAX_MESSAGE_CHARACTERS)
             shown.append(Message(0, FROM_TEAM, self.agent_id, text, utc_now()))
         return shown
 
@@ -150,11 +150,11 @@ class Inbox:
             self._changed.notify_all()
 
     def send(self, recipient: str, text: str) -> Response:
-        """On behalf of the agent, to a colleague or to `EVERYBODY`; says which number the message has."""
-        recipients = self.colleagues if recipient == EVERYBODY else (recipient,)
+        """On behalf of the agent, to a teammate or to `EVERYBODY`; says which number the message has."""
+        recipients = self.teammates if recipient == EVERYBODY else (recipient,)
         size = len(text.encode("utf-8", "replace"))
-        if not set(recipients) <= set(self.colleagues):
-            return Response(2, f"no colleague {recipient!r}")
+        if not set(recipients) <= set(self.teammates):
+            return Response(2, f"no teammate {recipient!r}")
         if not text.strip():
             return Response(2, "the text is empty")
         if size > MAX_MESSAGE_BYTES:
@@ -164,8 +164,8 @@ class Inbox:
                 self._sent + len(recipients),
                 self._sent_bytes + size * len(recipients),
             )
-            if sent > MOST_SENT or sent_bytes > MAX_SENT_BYTES:
-                limits = f"at most {MOST_SENT} messages and {MAX_SENT_BYTES} bytes"
+            if sent > MAX_SENT_MESSAGES or sent_bytes > MAX_SENT_BYTES:
+                limits = f"at most {MAX_SENT_MESSAGES} messages and {MAX_SENT_BYTES} bytes"
                 return Response(2, f"you have sent enough: {limits}")
             self._sent, self._sent_bytes = sent, sent_bytes
         self._synchronize()
@@ -207,16 +207,16 @@ class Inbox:
         data = f"{message.sender}\n{message.text}\n".encode("utf-8", "replace")
         self._rpc.put("inbox", _file_name(message), data)
 
-    def _write_finished(self, colleague: str) -> None:
-        self._rpc.put("finished", colleague, b"")
+    def _write_finished(self, teammate: str) -> None:
+        self._rpc.put("finished", teammate, b"")
 
     def _write_files_again(self) -> None:
         with self._changed:
             pending = list(self._pending.values())
         for message in pending:
             self._write_message(message)
-        for colleague in self._mailbox.finished if self._mailbox is not None else ():
-            self._write_finished(colleague)
+        for teammate in self._mailbox.finished if self._mailbox is not None else ():
+            self._write_finished(teammate)
 
 
 def _file_name(message: Message) -> str:
@@ -227,4 +227,4 @@ def _cut_to_size(message: Message) -> Message:
     """As it is put into a context."""
     whole = f"{TEAM_DIR}/inbox/{_file_name(message)}"
     note = f"\n[… {{cut}} of {len(message.text)} characters left out; the whole text is in {whole} in your sandbox …]\n"
-    return replace(message, text=head_and_tail(message.text, LONGEST_SHOWN, note))
+    return replace(message, text=head_and_tail(message.text, MAX_MESSAGE_CHARACTERS, note))

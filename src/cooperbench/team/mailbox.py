@@ -28,7 +28,7 @@ from cooperbench.storage import utc_now
 DEFAULT_REDIS_URL = "redis://localhost:6379"
 MAX_MESSAGE_BYTES = 4_000_000
 """Longer ones are refused, and the sender is told so."""
-PATIENCE_SECONDS = 30.0
+RETRY_TIMEOUT_SECONDS = 30.0
 """How long a Redis may be unavailable during a run before the attempt at the pair fails."""
 _EXPIRY_SECONDS = 24 * 3600
 _START_SECONDS = 10.0
@@ -193,7 +193,7 @@ class RedisClient:
 
 
 class RedisMailbox(Mailbox):
-    """Waits through an outage of up to `patience_seconds`; then InfraError."""
+    """Waits through an outage of up to `retry_timeout_seconds`; then InfraError."""
 
     def __init__(
         self,
@@ -201,13 +201,13 @@ class RedisMailbox(Mailbox):
         run_id: str,
         agent_ids: Sequence[str],
         *,
-        patience_seconds: float = PATIENCE_SECONDS,
+        retry_timeout_seconds: float = RETRY_TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(agent_ids)
         self._client = client
         self._hash_key = f"run:{run_id}"
         self._stream_keys = {agent_id: f"run:{run_id}:{agent_id}" for agent_id in agent_ids}
-        self._patience_seconds = patience_seconds
+        self._retry_timeout_seconds = retry_timeout_seconds
         self._stored: list[Command] = []
         """Everything so far, for a server that has lost it."""
         self._closed = threading.Event()
@@ -238,7 +238,7 @@ class RedisMailbox(Mailbox):
         # Where it was closed meanwhile, it is on record here all the same.
         with suppress(Interrupted):
             retry_for(
-                self._patience_seconds,
+                self._retry_timeout_seconds,
                 work,
                 (RedisUnavailable,),
                 self._closed,
@@ -337,11 +337,11 @@ def masked(url: str) -> str:
     return re.sub(r"(?s)://([^:@]*:)?.*@", r"://\1***@", hidden, count=1)
 
 
-def _try_out(client: RedisClient, patience_seconds: float) -> None:
+def _try_out(client: RedisClient, retry_timeout_seconds: float) -> None:
     """Everything that a mailbox needs, once: rights, streams, transactions."""
     agent_ids = ["agent1", "agent2"]
     mailbox = RedisMailbox(
-        client, unique_run_id("try-out"), agent_ids, patience_seconds=patience_seconds
+        client, unique_run_id("try-out"), agent_ids, retry_timeout_seconds=retry_timeout_seconds
     )
     with closing(mailbox):
         mailbox.post("agent1", "agent2", "hello")

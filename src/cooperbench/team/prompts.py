@@ -1,4 +1,4 @@
-"""What agents are told about their work and their colleagues: templates, which users can replace."""
+"""What agents are told about their work and their teammates: templates, which users can replace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def task_prompt(
     from jinja2 import TemplateError
 
     names = [other.agent_id for other in seats_of(pair, setting)]
-    colleagues = [name for name in names if name != seat.agent_id]
+    teammates = [name for name in names if name != seat.agent_id]
     texts = [
         feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features
     ]
@@ -49,9 +49,9 @@ def task_prompt(
                 setting=setting,
                 agent_id=seat.agent_id,
                 features=[text.strip("\n") for text in texts],
-                colleagues=colleagues,
-                messaging=messaging and bool(colleagues),
-                git=git and bool(colleagues),
+                teammates=teammates,
+                messaging=messaging and bool(teammates),
+                git=git and bool(teammates),
                 repo_dir=REPO_DIR,
                 limits=_limit_texts(limits),
                 parts=on,

@@ -25,14 +25,14 @@ from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 TEAM_DIR = "/cooperbench/team"
 BIN_DIR = "/cooperbench/bin"
 POLL_SECONDS = 0.25
-MOST_REQUESTS = 200_000
+MAX_REQUESTS = 200_000
 """Of one agent; one that floods is ignored from then on, instead of filling the harness's memory."""
 LAST_CALL_SECONDS = 5.0
 """How long an agent that is done can keep us with its last requests."""
-_LARGEST_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000
+_MAX_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000
 """Longer ones are cut to this, which is still too long for a message: the sender is told so."""
-_LONGEST_LINE = _LARGEST_REQUEST_BYTES * 4 // 3 + 1000
-_MOST_STARTS = 20
+_MAX_LINE_BYTES = _MAX_REQUEST_BYTES * 4 // 3 + 1000
+_MAX_STARTS = 20
 """How often listening begins again after a failure, or after the agent has killed who listens."""
 _RESTART_SECONDS = 0.1
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
@@ -55,9 +55,9 @@ class Response(NamedTuple):
 class SandboxRpc:
     """Of one agent. Register handlers, `start` once the sandbox is open, `close` when the agent is done."""
 
-    def __init__(self, agent_id: str, colleagues: Sequence[str]) -> None:
+    def __init__(self, agent_id: str, teammates: Sequence[str]) -> None:
         self.agent_id = agent_id
-        self.colleagues = tuple(colleagues)
+        self.teammates = tuple(teammates)
         self.on_restart: Callable[[], None] = lambda: None
         """Called when the script in the sandbox was killed and started again: files being written may be lost."""
         self.on_lost: Callable[[SandboxDead], None] = lambda _: None
@@ -89,8 +89,8 @@ class SandboxRpc:
         scripts = ["coop" if name.startswith("coop-") else name for name in self._commands]
         for name in dict.fromkeys(("team.sh", *scripts)):
             sandbox.write_file(f"{BIN_DIR}/{name}", script_text(name).encode(), 0o755)
-        colleagues = "".join(f"{name}\n" for name in self.colleagues)
-        sandbox.write_file(f"{TEAM_DIR}/colleagues", colleagues.encode())
+        teammates = "".join(f"{name}\n" for name in self.teammates)
+        sandbox.write_file(f"{TEAM_DIR}/teammates", teammates.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
         how = "streams" if streams else "polled"
         argv = [
@@ -159,7 +159,7 @@ class SandboxRpc:
 
     def _connect(self, sandbox: RichSandbox) -> None:
         """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
-        argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_LARGEST_REQUEST_BYTES)]
+        argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_MAX_REQUEST_BYTES)]
         stream = sandbox.open_stream(argv)
         if stream.stdout.readline(100) != b"ready\n":
             stream.close()
@@ -171,7 +171,7 @@ class SandboxRpc:
             stream.close()
 
     def _listen(self, sandbox: RichSandbox) -> None:
-        for _ in range(_MOST_STARTS):
+        for _ in range(_MAX_STARTS):
             # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
             with suppress(SandboxError, OSError, ValueError):
                 for request in self._requests(sandbox):
@@ -200,9 +200,9 @@ class SandboxRpc:
             while not self._ended.wait(POLL_SECONDS):
                 yield from _collect(sandbox)
             return
-        for _ in range(MOST_REQUESTS):
-            line = self._stream.stdout.readline(_LONGEST_LINE)
-            if len(line) == _LONGEST_LINE:
+        for _ in range(MAX_REQUESTS):
+            line = self._stream.stdout.readline(_MAX_LINE_BYTES)
+            if len(line) == _MAX_LINE_BYTES:
                 raise SandboxError(
                     "the script that serves the team's commands sent a line without end"
                 )
@@ -211,7 +211,7 @@ class SandboxRpc:
             yield from _parse(line)
 
     def _flooded(self) -> bool:
-        return len(self._known) >= MOST_REQUESTS
+        return len(self._known) >= MAX_REQUESTS
 
     def _serve(self, request: Request) -> bool:
         """False where it was handled before or cannot be. The caller holds `_serving`."""
@@ -251,10 +251,10 @@ def _collect(sandbox: RichSandbox, *, last_call: bool = False) -> list[Request]:
         script_text("collect.sh"),
         "collect",
         TEAM_DIR,
-        str(_LARGEST_REQUEST_BYTES),
+        str(_MAX_REQUEST_BYTES),
         how,
     ]
-    output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _LONGEST_LINE).stdout
+    output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _MAX_LINE_BYTES).stdout
     return [request for line in output.splitlines() for request in _parse(line)]
 
 

@@ -19,7 +19,7 @@ from cooperbench.team.tools import shown
 SHARED_DIR = "/workspace/shared"
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 16 << 20
-MOST_FILES = 500
+MAX_FILES = 500
 _SECONDS = 10
 _LARGE = "large"
 _LIST = f"""
@@ -86,7 +86,7 @@ class SharedFolder:
     def _take(self, agent_id: str, sandbox: RichSandbox) -> bool:
         """What the agent has changed; False where its folder could not be listed."""
         done = sandbox.run(
-            ["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MOST_FILES
+            ["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MAX_FILES
         )
         if done.returncode != 0 or done.stdout_cut:
             problem = f"{SHARED_DIR} is not shared: it cannot be listed, or has too many files"
@@ -100,7 +100,7 @@ class SharedFolder:
         changed = [
             path for path, digest in listed.items() if self._is_changed(copies.get(path), digest)
         ]
-        for path in sorted(changed)[:MOST_FILES]:
+        for path in sorted(changed)[:MAX_FILES]:
             argv, limit = ["head", "-c", str(MAX_FILE_BYTES + 1), f"./{path}"], MAX_FILE_BYTES + 1
             read = sandbox.run(argv, cwd=SHARED_DIR, timeout_seconds=_SECONDS, output_limit=limit)
             if read.returncode != 0:
@@ -132,8 +132,8 @@ class SharedFolder:
                 return self._files[path].version
             kept = {name: one.data for name, one in self._files.items() if one.data is not None}
             kept[path] = data
-            if len(kept) > MOST_FILES or sum(map(len, kept.values())) > MAX_TOTAL_BYTES:
-                limits = f"at most {MAX_TOTAL_BYTES} bytes in {MOST_FILES} files"
+            if len(kept) > MAX_FILES or sum(map(len, kept.values())) > MAX_TOTAL_BYTES:
+                limits = f"at most {MAX_TOTAL_BYTES} bytes in {MAX_FILES} files"
                 raise ValueError(f"the folder is full: {limits}; remove some")
             version = self._put(path, data)
         did = f"{agent_id} wrote {SHARED_DIR}/{shown(path)} ({len(data)} bytes)"

@@ -13,7 +13,7 @@ from cooperbench.storage import write_json
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.team.shared_folder import SharedFolder
-from cooperbench.team.tools import Colleagues, Requests, TaskList, run_command, tools_of
+from cooperbench.team.tools import Requests, TaskList, Teammates, run_command, tools_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Team:
         """None: they share no repository."""
         self._rpcs: dict[str, SandboxRpc] = {}
         self.inboxes: dict[str, Inbox] = {}
-        team = Colleagues(
+        team = Teammates(
             tuple(agent_ids), lambda agent_id: self.inboxes[agent_id].step, self._refresh
         )
         self.tasks = TaskList(team) if "task_list" in self._on else None
@@ -115,7 +115,7 @@ class Team:
             )
 
     def leave(self, agent_id: str) -> None:
-        """What it has already sent is still delivered; colleagues who write to it from now on are told so."""
+        """What it has already sent is still delivered; teammates who write to it from now on are told so."""
         if agent_id in self.inboxes:
             self._rpcs[agent_id].last_call("read", "send", "tool")
             self.inboxes[agent_id].close()

@@ -23,21 +23,21 @@ from cooperbench.text import head_and_tail, plural, printable
 
 Tools: TypeAlias = "dict[str, Callable[..., Response]]"
 State: TypeAlias = Literal["open", "in_progress", "blocked", "done"]
-LONGEST_TEXT = 1_000
+MAX_TEXT_CHARACTERS = 1_000
 """Characters of a title, and of a note."""
-MOST_CHANGES = 20_000
+MAX_CHANGES = 20_000
 """To the task list by one agent: it is told so, instead of filling disks and contexts."""
-MOST_LISTED = 100
+MAX_LISTED = 100
 DEFAULT_WAIT_SECONDS = 60.0
-LONGEST_WAIT_SECONDS = 3600.0
-MOST_ASKED = 500
+MAX_WAIT_SECONDS = 3600.0
+MAX_REQUESTS = 500
 """Requests of one agent."""
-LONGEST_BODY = 20_000
+MAX_BODY_CHARACTERS = 20_000
 """Characters of a request, and of its answer."""
 NO_ANSWER = 3
 """Exit code of a request that was not answered in time."""
-_MOST_SHOWN = 20
-_LONGEST_ERROR = 500
+_MAX_SHOWN = 20
+_MAX_ERROR_CHARACTERS = 500
 _WORD = re.compile(r"[\w./-]+")
 
 
@@ -47,7 +47,7 @@ def shown(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Colleagues:
+class Teammates:
     """The agents of a team, as its tools see them."""
 
     agent_ids: tuple[str, ...]
@@ -80,7 +80,7 @@ class Task:
 class TaskList:
     """Who does what. What an agent that has ended did not finish may be claimed by others. Safe from any thread."""
 
-    def __init__(self, team: Colleagues) -> None:
+    def __init__(self, team: Teammates) -> None:
         self._team = team
         self._tasks: list[Task] = []
         self._log: list[dict[str, Any]] = []
@@ -147,9 +147,9 @@ class TaskList:
             chosen = [one for one in self._tasks if not mine or one.owner == agent_id]
             chosen = [one for one in chosen if not open or one.state != "done"]
             chosen.sort(key=lambda task: task.state == "done")
-            lines = [task.line() for task in chosen[:MOST_LISTED]]
-        if len(chosen) > MOST_LISTED:
-            lines.append(f"… and {plural(len(chosen) - MOST_LISTED, 'more task')}")
+            lines = [task.line() for task in chosen[:MAX_LISTED]]
+        if len(chosen) > MAX_LISTED:
+            lines.append(f"… and {plural(len(chosen) - MAX_LISTED, 'more task')}")
         return Response(0, "\n".join(lines or ["No tasks."]) + "\n")
 
     def end(self, agent_id: str) -> None:
@@ -208,11 +208,11 @@ class TaskList:
         return found
 
     def _problem(self, agent_id: str, text: str) -> Response | None:
-        if len(text) > LONGEST_TEXT:
-            return Response(2, f"the text is too long: at most {LONGEST_TEXT} characters")
-        if self._changes[agent_id] >= MOST_CHANGES:
+        if len(text) > MAX_TEXT_CHARACTERS:
+            return Response(2, f"the text is too long: at most {MAX_TEXT_CHARACTERS} characters")
+        if self._changes[agent_id] >= MAX_CHANGES:
             return Response(
-                2, f"you have changed the task list enough: at most {MOST_CHANGES} times"
+                2, f"you have changed the task list enough: at most {MAX_CHANGES} times"
             )
         return None
 
@@ -270,7 +270,7 @@ class Requests:
     answer is shown to the one who asked before its next step.
     """
 
-    def __init__(self, team: Colleagues) -> None:
+    def __init__(self, team: Teammates) -> None:
         self._team = team
         self._all: list[Request] = []
         self._ended: set[str] = set()
@@ -279,21 +279,21 @@ class Requests:
     def ask(
         self, agent_id: str, agent: str, kind: str, body: str, wait: float = DEFAULT_WAIT_SECONDS
     ) -> Response:
-        """Ask a colleague (kind: one word, e.g. review) and wait, in seconds. Exit code 3: no answer in time."""
+        """Ask a teammate (kind: one word, e.g. review) and wait, in seconds. Exit code 3: no answer in time."""
         others = [one for one in self._team.agent_ids if one != agent_id]
         if agent not in others:
             return Response(
-                2, f"no colleague {printable(agent[:50])!r}; there is: {', '.join(others)}"
+                2, f"no teammate {printable(agent[:50])!r}; there is: {', '.join(others)}"
             )
-        if not body.strip() or len(body) > LONGEST_BODY:
-            return Response(2, f"a request has 1 to {LONGEST_BODY} characters")
-        if not 0 <= wait <= LONGEST_WAIT_SECONDS:
-            return Response(2, f"a request waits 0 to {LONGEST_WAIT_SECONDS:g} seconds")
+        if not body.strip() or len(body) > MAX_BODY_CHARACTERS:
+            return Response(2, f"a request has 1 to {MAX_BODY_CHARACTERS} characters")
+        if not 0 <= wait <= MAX_WAIT_SECONDS:
+            return Response(2, f"a request waits 0 to {MAX_WAIT_SECONDS:g} seconds")
         with self._changed:
             if agent in self._ended:
                 return Response(NO_ANSWER, f"{agent} has finished and cannot answer")
-            if sum(one.sender == agent_id for one in self._all) >= MOST_ASKED:
-                return Response(2, f"you have asked enough: at most {MOST_ASKED} requests")
+            if sum(one.sender == agent_id for one in self._all) >= MAX_REQUESTS:
+                return Response(2, f"you have asked enough: at most {MAX_REQUESTS} requests")
             step, kind = self._team.step_of(agent_id), printable(kind[:40])
             request = Request(len(self._all) + 1, agent_id, agent, kind, body, utc_now(), step)
             text = f"no answer yet: {agent_id} asks you.\n{request.text()}"
@@ -307,8 +307,8 @@ class Requests:
 
     def respond(self, agent_id: str, request_id: int, body: str) -> Response:
         """Answer a request."""
-        if not body.strip() or len(body) > LONGEST_BODY:
-            return Response(2, f"an answer has 1 to {LONGEST_BODY} characters")
+        if not body.strip() or len(body) > MAX_BODY_CHARACTERS:
+            return Response(2, f"an answer has 1 to {MAX_BODY_CHARACTERS} characters")
         with self._changed:
             request = self._all[request_id - 1] if 1 <= request_id <= len(self._all) else None
             if request is None or request.recipient != agent_id:
@@ -328,7 +328,7 @@ class Requests:
                 one.text() for one in self._all if one.recipient == agent_id and one.answer is None
             ]
             own = [one.outcome() for one in self._all if one.sender == agent_id]
-        texts = [*asked[:_MOST_SHOWN], *own[-_MOST_SHOWN:]] or ["No requests."]
+        texts = [*asked[:_MAX_SHOWN], *own[-_MAX_SHOWN:]] or ["No requests."]
         return Response(0, "\n\n".join(texts) + "\n")
 
     def end(self, agent_id: str) -> None:
@@ -424,6 +424,8 @@ def run_command(name: str, tool: Callable[..., Response], words: Sequence[str]) 
     try:
         values = vars(parser.parse_args(words))
     except ValueError as error:
-        return Response(2, f"{printable(str(error))[:_LONGEST_ERROR]}\n{parser.format_usage()}")
+        return Response(
+            2, f"{printable(str(error))[:_MAX_ERROR_CHARACTERS]}\n{parser.format_usage()}"
+        )
     texts = {key: " ".join(value) for key, value in values.items() if isinstance(value, list)}
     return tool(**values | texts)

@@ -37,7 +37,7 @@ def builders(*names: str) -> Callable[[Request], Reply]:
             tongue.run(_AROUND),
             tongue.run(f"sed -i 's/^line {line}$/&\\nfeature {number}/' app.txt; echo have''built"),
             tongue.tell(f"agent{3 - number}", told_by(number)),
-            # Not before the colleague has written, so that its message is there with the next call.
+            # Not before the teammate has written, so that its message is there with the next call.
             tongue.run("sleep 0.3"),
             *tongue.last_words,
         ]

@@ -66,7 +66,7 @@ def test_two_of_them_build_and_talk(names: str, tmp_path: Path, server: ModelSer
     for number in (1, 2):
         every = [json.dumps(request.messages) for request in server.requests]
         seen = "".join(text for text in every if f"You are agent{number}" in text)
-        assert told_by(3 - number) in seen, "what its colleague wrote"
+        assert told_by(3 - number) in seen, "what its teammate wrote"
         assert "OPENAI_API_KEY" not in seen
         assert "eth0" not in seen, "it has no network"
         assert str(DATA) not in seen, "nothing of the host"

@@ -30,7 +30,7 @@ pytestmark = [
 
 
 def works(name: str, number: int) -> Any:
-    """An agent that looks around, tells its colleague where it is, and builds its feature when it has heard of that."""
+    """An agent that looks around, tells its teammate where it is, and builds its feature when it has heard of that."""
     tongue = TONGUES[name]
     line = number * 10 - 4
     inbox = "/cooperbench/team/inbox"

@@ -123,9 +123,9 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
         llm.load_litellm()
 
 
-def test_patience_is_a_number(
+def test_retry_timeout_is_a_number(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "long")
-    with pytest.raises(UserError, match="COOPERBENCH_MODEL_PATIENCE is 'long'"):
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "long")
+    with pytest.raises(UserError, match="COOPERBENCH_MODEL_RETRY_TIMEOUT is 'long'"):
         run_solo(tmp_path, server, [])

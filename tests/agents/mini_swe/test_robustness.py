@@ -79,7 +79,7 @@ def test_retry_after_is_honoured(tmp_path: Path, server: ModelServer) -> None:
 def test_an_outage_is_nobodys_score(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch, reply: Any
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
     monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
     left = run_solo(tmp_path, server, lambda _: reply)
     assert left.result["status"] == "error"
@@ -96,7 +96,7 @@ HANGS = Answer("", hold=threading.Event())
 def test_an_outage_does_not_end_as_the_agents_time_limit(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch, reply: Reply
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "2.2")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "2.2")
     monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
     server.script("", lambda _: reply)
     path = write_config(tmp_path / "agent.yaml", server.openai_url)
@@ -274,7 +274,7 @@ def test_a_call_in_flight_does_not_hold_up_the_end(tmp_path: Path, server: Model
 def test_an_error_of_no_known_kind_is_an_outage(
     seen: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
 
     def call() -> None:
         raise seen

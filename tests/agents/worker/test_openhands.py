@@ -51,7 +51,7 @@ def play(
 
 def builder(number: int) -> list[Reply]:
     """An agent that uses everything it has, and builds its feature."""
-    place, colleague = f"line {number * 10 - 4}\n", f"agent{3 - number}"
+    place, teammate = f"line {number * 10 - 4}\n", f"agent{3 - number}"
     edit = TONGUES["openhands"].edit
     return [
         call("cd tests && export WORD=kept && pwd", tool="terminal"),
@@ -61,8 +61,8 @@ def builder(number: int) -> list[Reply]:
         edit(command="str_replace", path=APP, old_str="line", new_str="other"),
         edit(command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"),
         edit(command="create", path=f"/workspace/repo/new{number}.txt", file_text="grüße\n"),
-        TONGUES["openhands"].tell(colleague, f"I am at {place.strip()}"),
-        # Until the colleague's message is there, however much slower it is.
+        TONGUES["openhands"].tell(teammate, f"I am at {place.strip()}"),
+        # Until the teammate's message is there, however much slower it is.
         Answer("", (ToolCall("terminal", {"command": ARRIVED, "timeout": 120}),)),
         call("sleep 60", tool="terminal"),
         *TONGUES["openhands"].last_words,
@@ -181,7 +181,7 @@ def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SDK would ask again; what it asks then is the pair's second attempt."""
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
     server.script(
         "",
         lambda _: error(500) if len(server.requests) == 1 else TONGUES["openhands"].last_words[0],

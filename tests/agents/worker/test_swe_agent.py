@@ -47,7 +47,7 @@ def play(
 
 
 def builder(number: int) -> list[Reply]:
-    place, colleague = f"line {number * 10 - 4}\n", f"agent{3 - number}"
+    place, teammate = f"line {number * 10 - 4}\n", f"agent{3 - number}"
     tongue = TONGUES["swe_agent"]
     return [
         call("cd tests && export WORD=kept"),
@@ -55,7 +55,7 @@ def builder(number: int) -> list[Reply]:
         tongue.edit(
             command="str_replace", path=APP, old_str=place, new_str=f"{place}feature {number}\n"
         ),
-        tongue.tell(colleague, "It's line $1"),
+        tongue.tell(teammate, "It's line $1"),
         call("sleep 2"),
         *tongue.last_words,
     ]
@@ -155,7 +155,7 @@ def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SWE-agent would ask again; what it asks then is the pair's second attempt."""
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "0")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")
     server.script(
         "",
         lambda _: error(500) if len(server.requests) == 1 else TONGUES["swe_agent"].last_words[0],

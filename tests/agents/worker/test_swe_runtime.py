@@ -18,7 +18,7 @@ import asyncio, pathlib
 from swerex.deployment.dummy import DummyDeployment
 from swerex.exceptions import CommandTimeoutError, NonZeroExitCodeError
 from swerex.runtime import abstract as rex
-from swe_worker import ColleagueHook, SandboxRuntime
+from swe_worker import TeammateHook, SandboxRuntime
 
 deployment, runtime = DummyDeployment(), SandboxRuntime(harness)
 deployment.runtime = runtime
@@ -73,7 +73,7 @@ class Agent:
 class Step:
     thought, action = "hm", "echo step"
 
-hook, agent = ColleagueHook(harness, runtime), Agent()
+hook, agent = TeammateHook(harness, runtime), Agent()
 hook.on_init(agent=agent)
 hook.on_setup_done()
 bash("printf 'echo $PIP_RETRIES; export MADE=kept; false' >/tmp/install.sh")
@@ -81,7 +81,7 @@ seen = bash("cd /tmp && source install.sh")
 assert (seen.output, seen.exit_code) == ("0\\n", 1), seen
 assert bash("echo $MADE $PIP_RETRIES").output == "kept\\n"
 hook.on_query_message_added(role="system", content="Be good.", message_type="system_prompt", agent="main")
-send, wait = harness.start["colleagues"][0], harness.wait_for_message
+send, wait = harness.start["teammates"][0], harness.wait_for_message
 harness.send_message(send, "from " + harness.start["agent_id"])
 assert wait(60)
 hook.on_step_start()

@@ -1,4 +1,4 @@
-"""Agents that are programs: they get the sandbox, the colleagues and the record, and never outlive the run."""
+"""Agents that are programs: they get the sandbox, the teammates and the record, and never outlive the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ended(left: Left) -> tuple[str, str | None]:
     return agent["status"], agent["error"]
 
 
-def test_an_agent_in_plain_shell_works_with_a_colleague(tmp_path: Path) -> None:
+def test_an_agent_in_plain_shell_works_with_a_teammate(tmp_path: Path) -> None:
     left = run_tiny(tmp_path, str(SHELL_AGENT))
     assert left.evaluation["overall_success"]
     first = left.result["agents"]["agent1"]
@@ -67,7 +67,7 @@ def test_everything_that_the_client_offers(tmp_path: Path) -> None:
     left = solo(
         tmp_path,
         """
-        assert harness.start["setting"] == "solo" and harness.start["colleagues"] == []
+        assert harness.start["setting"] == "solo" and harness.start["teammates"] == []
         assert harness.start["limits"]["steps"] == 9 and "feature 2" in harness.start["prompt"]
         assert harness.start["config"] == {"depth": [1, 2]}
         data = bytes(range(256)) * 4096
@@ -160,7 +160,7 @@ def test_time_runs_out_for_an_agent_that_only_thinks(tmp_path: Path) -> None:
 def test_an_outage_does_not_end_as_the_agents_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: str, said: str
 ) -> None:
-    monkeypatch.setenv("COOPERBENCH_MODEL_PATIENCE", "1")
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "1")
     monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
     left = solo(tmp_path, calls, time_limit=1.5)
     assert (left.result["status"], left.result["infrastructure"]) == ("error", True)

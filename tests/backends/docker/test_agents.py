@@ -42,7 +42,7 @@ def script(feature: int, other: str) -> Callable[[Request], Answer]:
 def framework_script(
     name: str, feature: int, other: str, told: threading.Event, heard: threading.Event
 ) -> Callable[[Request], Answer]:
-    """The framework's terminal, its editor and its message tool; then it waits until its colleague has told it too."""
+    """The framework's terminal, its editor and its message tool; then it waits until its teammate has told it too."""
     tongue = TONGUES[name]
     place = f"line {feature * 10 - 4}\n"
     new = {"old_str": place, "new_str": f"{place}feature {feature}\n"}

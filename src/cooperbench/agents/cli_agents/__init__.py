@@ -17,7 +17,7 @@ from cooperbench.agents import llm
 from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.cli_agents.forward import Forward
 from cooperbench.agents.environments import FRAMEWORKS, InstalledAgent
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, SandboxError, UserError
 from cooperbench.gateway.access import Access
 from cooperbench.models import Pair, Setting
@@ -103,7 +103,7 @@ class CliAgent(InstalledAgent):
                 f"model {model!r} cannot call tools, says LiteLLM; {self.framework} needs one that can"
             )
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         from cooperbench.gateway.server import Gateway
 
         node = self._inside(_NODE)
@@ -282,7 +282,7 @@ class OpenCodeAgent(CliAgent):
         return Launch([place.program, "run", "--format", "json"], env, {})
 
 
-def _run(launch: Launch, session: Session, access: Access) -> int | None:
+def _run(launch: Launch, session: AgentSession, access: Access) -> int | None:
     """Until the program or the agent ends; kills all that it started. Its exit code if it ended by itself."""
     for name, text in {**launch.files, _PROMPT: session.prompt}.items():
         session.sandbox.write_file(f"{AGENT_DIR}/{name}", text.encode())
@@ -304,7 +304,7 @@ def _run(launch: Launch, session: Session, access: Access) -> int | None:
     return None
 
 
-def _output(session: Session) -> str:
+def _output(session: AgentSession) -> str:
     """The end of what the program printed, which is kept in the agent's folder."""
     text = ""
     with suppress(SandboxError):

@@ -20,10 +20,10 @@ from cooperbench.sandbox.contract import Stream
 _HEADER = struct.Struct(">IBI")
 _READY, _OPEN, _DATA, _END, _CLOSE = range(5)
 _PIECE_BYTES = 1 << 16
-_MOST_FRAME_BYTES = 1 << 20
-_MOST_CONNECTIONS = 200
+_MAX_FRAME_BYTES = 1 << 20
+_MAX_CONNECTIONS = 200
 """At the same time; each has a thread here."""
-_MOST_STARTS = 10
+_MAX_STARTS = 10
 """How often it begins again after the agent has killed what listens."""
 _START_SECONDS = 60.0
 _RESTART_SECONDS = 0.1
@@ -64,7 +64,7 @@ class Forward:
         return self._sandbox.open_stream([self._node, "-e", script, str(self.port)])
 
     def _serve(self) -> None:
-        for _ in range(_MOST_STARTS):
+        for _ in range(_MAX_STARTS):
             # It fails when what listens has been killed, or writes no frames.
             with suppress(OSError, ValueError, struct.error, SandboxError):
                 self._carry(self._stream)
@@ -85,7 +85,7 @@ class Forward:
         try:
             while header := stream.stdout.read(_HEADER.size):
                 number, kind, length = _HEADER.unpack(header)
-                if length > _MOST_FRAME_BYTES:
+                if length > _MAX_FRAME_BYTES:
                     raise ValueError("no frame of ours")
                 data = stream.stdout.read(length)
                 if kind == _READY:
@@ -108,7 +108,7 @@ class Forward:
 
     def _connect(self, number: int, targets: dict[int, socket.socket], stdin: IO[bytes]) -> None:
         try:
-            if len(targets) >= _MOST_CONNECTIONS:
+            if len(targets) >= _MAX_CONNECTIONS:
                 raise ConnectionRefusedError
             target = socket.create_connection(("127.0.0.1", self._target_port))
         except OSError:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.agents.mini_swe.framework import Config
-    from cooperbench.agents.session import Session
+    from cooperbench.agents.session import AgentSession
     from cooperbench.models import Pair, Setting
 
 
@@ -42,7 +42,7 @@ class MiniSweAgent:
     ) -> None:
         llm.check_model(model, self._config(config_path).model.model_kwargs, base_url)
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         config = self._config(session.config_path)
         from cooperbench.agents.mini_swe.framework import Loop
         from cooperbench.gateway.conversations import Calls

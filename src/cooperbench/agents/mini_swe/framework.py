@@ -1,4 +1,4 @@
-"""The framework's configs and classes with our sandbox, colleagues and gateway under them.
+"""The framework's configs and classes with our sandbox, teammates and gateway under them.
 
 The user's file is merged over the framework's own, key by key; what cannot work is refused before anything starts.
 """
@@ -26,7 +26,7 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 
 from cooperbench.agents.base import REPO_DIR, read_yaml
 from cooperbench.agents.llm import load_litellm
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.gateway.access import Access
 from cooperbench.text import plural, printable
@@ -154,7 +154,7 @@ def _check_templates(config: Config[Any]) -> None:
 class SandboxEnvironment(LocalEnvironment):
     """The framework's environment over one agent's sandbox. Nothing of the harness's own environment is in it."""
 
-    def __init__(self, session: Session, config: SandboxConfig) -> None:
+    def __init__(self, session: AgentSession, config: SandboxConfig) -> None:
         self.config = config
         self._session = session
         uname = session.execute("uname -s; uname -r; uname -v; uname -m", step=False)
@@ -223,7 +223,7 @@ class TextModel(ToolCallModel, LitellmTextbasedModel):
 
 
 class Loop(DefaultAgent):
-    """The framework's loop; what colleagues write comes in between two steps."""
+    """The framework's loop; what teammates write comes in between two steps."""
 
     def __init__(self, access: Access, config: Config[Any], *, tool_calls: bool) -> None:
         session = access.session

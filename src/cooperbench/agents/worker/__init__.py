@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cooperbench.agents import llm
 from cooperbench.agents.base import read_yaml
 from cooperbench.agents.environments import InstalledAgent
-from cooperbench.agents.session import Session
+from cooperbench.agents.session import AgentSession
 from cooperbench.agents.worker.worker_process import Worker, start_message
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, UserError
 from cooperbench.gateway.conversations import Calls
@@ -58,12 +58,12 @@ class WorkerAgent:
         self.command()
         read_yaml(config_path)
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         self._work(session, read_yaml(session.config_path), _model_variables())
 
     def _work(
         self,
-        session: Session,
+        session: AgentSession,
         config: Any,
         model_variables: Mapping[str, str],
         access: Access | None = None,
@@ -109,7 +109,7 @@ class FrameworkAgent(InstalledAgent, WorkerAgent):
     ) -> None:
         llm.check_model(model, self._read_config(config_path)[1], base_url)
 
-    def run(self, session: Session) -> None:
+    def run(self, session: AgentSession) -> None:
         config, model_kwargs = self._read_config(session.config_path)
         from cooperbench.gateway.server import Gateway
 

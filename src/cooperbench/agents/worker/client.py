@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
-LONGEST_ARGUMENT = 100_000
+MAX_ARGUMENT_BYTES = 100_000
 """One argument of a command may not have more than 128 KiB: longer commands go through a file."""
 MODEL_CALL_SECONDS = 3600
 """For frameworks: the gateway decides how long a provider may take."""
@@ -70,7 +70,7 @@ class Verdict(NamedTuple):
 
 
 class Harness:
-    """The way to the sandbox, the colleagues and the record. May be used from several threads."""
+    """The way to the sandbox, the teammates and the record. May be used from several threads."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests = requests
@@ -79,7 +79,7 @@ class Harness:
         self._count = 0
         self._ended: str | None = None
         self.start: dict[str, Any] = self._receive()
-        """The first message: prompt, model, config, limits, colleagues, environment …"""
+        """The first message: prompt, model, config, limits, teammates, environment …"""
 
     def exec(
         self,
@@ -115,7 +115,7 @@ class Harness:
         )
 
     def send_message(self, to: str, text: str) -> Result:
-        """To a colleague, or `all`."""
+        """To a teammate, or `all`."""
         return Result(**self._ask("send_message", to=to, text=text))
 
     def incoming(self) -> list[dict[str, Any]]:
@@ -216,7 +216,7 @@ class Shell:
             folder=shlex.quote(self._folder), start=shlex.quote(self._start_folder)
         )
         text = f"{preamble}eval {shlex.quote(command)}"
-        if len(text.encode("utf-8", "surrogatepass")) > LONGEST_ARGUMENT:
+        if len(text.encode("utf-8", "surrogatepass")) > MAX_ARGUMENT_BYTES:
             path = f"{self._folder}-command"
             self._harness.write_file(path, command.encode("utf-8", "surrogateescape"), step=False)
             text = f"{preamble}. {shlex.quote(path)}"

@@ -56,8 +56,8 @@ _LOOK = (
 )
 
 
-class ColleagueAgent(Agent):
-    """The SDK's agent; what colleagues write comes in between two steps. Its tools find the harness here."""
+class TeammateAgent(Agent):
+    """The SDK's agent; what teammates write comes in between two steps. Its tools find the harness here."""
 
     _harness: Harness = PrivateAttr()
     _terminal_seconds: float = PrivateAttr()
@@ -225,7 +225,7 @@ def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
         "condenser": get_default_condenser(llm=llm.model_copy(update={"usage_id": "condenser"})),
         **section(config, "agent", set(Agent.model_fields) - {"llm", "tools"}),
     }
-    agent = ColleagueAgent(
+    agent = TeammateAgent(
         llm=llm, tools=[Tool(name=_TOOLS[name].name) for name in names], **settings
     )
     agent._harness = harness

@@ -119,7 +119,7 @@ def _check(result: Result, command: Any, *, raises: bool, more: str = "") -> Non
         )
 
 
-class ColleagueHook:
+class TeammateHook:
     """An agent hook of SWE-agent's, without its base class: messages in, prompts and actions to the record."""
 
     def __init__(self, harness: Harness, runtime: SandboxRuntime) -> None:
@@ -146,7 +146,7 @@ class ColleagueHook:
             self._harness.tell(str(content), kind)
 
     def on_step_start(self) -> None:
-        """Before the model is asked: what colleagues wrote."""
+        """Before the model is asked: what teammates wrote."""
         for message in self._harness.incoming():
             entry = {"role": "user", "content": message["shown"], "message_type": "user"}
             self._agent._append_history(entry | {"agent": self._agent.name})
@@ -178,7 +178,7 @@ def work(harness: Harness) -> Verdict:
     # Nothing is to be deployed: the sandbox is there already, and not ours to end.
     deployment, runtime = DummyDeployment(), SandboxRuntime(harness)
     deployment.runtime = runtime
-    agent.add_hook(ColleagueHook(harness, runtime))
+    agent.add_hook(TeammateHook(harness, runtime))
     # The repository is clean and on its only commit; SWE-agent would fetch from remotes that are not there.
     repo = PreExistingRepoConfig(repo_name=str(start["repo_dir"]).lstrip("/"), reset=False)
     env = SWEEnv(deployment=deployment, repo=repo, post_startup_commands=[])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, Session
+from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, AgentSession
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, UserError
 from cooperbench.gateway.access import Access
 from cooperbench.models import Usage
@@ -52,7 +52,9 @@ class BadRequest(Exception):
     """The worker asked for something that is not in the protocol; it is told so."""
 
 
-def start_message(session: Session, config: Any, environment: Mapping[str, str]) -> dict[str, Any]:
+def start_message(
+    session: AgentSession, config: Any, environment: Mapping[str, str]
+) -> dict[str, Any]:
     """The first line that a worker reads: all that it needs to know."""
     return {
         "type": "start",
@@ -65,7 +67,7 @@ def start_message(session: Session, config: Any, environment: Mapping[str, str])
         "base_url": session.base_url,
         "config": config,
         "limits": asdict(session.limits),
-        "colleagues": list(session.colleagues),
+        "teammates": list(session.teammates),
         "environment": dict(environment),
         "folder": str(session.folder.resolve()),
     }
@@ -76,7 +78,7 @@ class Worker:
 
     def __init__(
         self,
-        session: Session,
+        session: AgentSession,
         argv: Sequence[str],
         environment: Mapping[str, str],
         silence_seconds: float,
@@ -261,7 +263,7 @@ class Worker:
                         file.write(text if left > 0 else cut)
 
 
-def _carry_out(session: Session, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _carry_out(session: AgentSession, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     step = bool(params.get("step", True))
     match method:
         case "exec":

@@ -53,7 +53,7 @@ case $command in
         if ((status && size <= limit)); then exit 1; fi
         echo "$size"
         ;;
-    take) # PACK BRANCH COMMIT: what a colleague has pushed
+    take) # PACK BRANCH COMMIT: what a teammate has pushed
         # Strict: where the agent has lost what was brought before, this says so, and everything is brought again.
         there index-pack --stdin --fix-thin --strict <"$1" >/dev/null
         rm -f -- "$1"

@@ -1,4 +1,4 @@
-"""Each dialect, streamed and not, by its vendor's own client, on models of every kind of provider."""
+"""Each API format, streamed and not, by its vendor's own client, on models of every kind of provider."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MODELS = (
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("dialect", CLIENTS)
+@pytest.mark.parametrize("api_format", CLIENTS)
 @pytest.mark.parametrize("model", MODELS)
-def test_every_dialect_on_every_provider(
-    dialect: str, model: str, stream: bool, agents: Agents, server: ModelServer
+def test_every_api_format_on_every_provider(
+    api_format: str, model: str, stream: bool, agents: Agents, server: ModelServer
 ) -> None:
     answer = call("ls -la", "I will look at the files.", tokens=Tokens(1000, 50, cached=400))
     server.script("Look around", [answer])
     with agents.open(model) as at:
-        said = CLIENTS[dialect](at, "Look around", stream=stream)
+        said = CLIENTS[api_format](at, "Look around", stream=stream)
         assert said == ("I will look at the files.", ["ls -la"], 1000)
         assert at.access.outcome() is None
     usage = at.session.usage

@@ -1,4 +1,4 @@
-"""The four dialects: what is in a request and in an answer, how a text is added; events, errors and tools on the wire.
+"""The four API formats: what is in a request and in an answer, how a text is added; events, errors and tools on the wire.
 
 An answer is made of the same items as a history. An item's key stays the same when a program sends its history again:
 what programs change (`_VOLATILE`) is not in it, and results are known by their calls, since old ones may be shortened.
@@ -57,35 +57,35 @@ class Refused(Exception):
         self.code = _FAULT_CODES.get(fault)
 
 
-def encode(dialect: str, event: Mapping[str, Any]) -> bytes:
+def encode(api_format: str, event: Mapping[str, Any]) -> bytes:
     """An event as it is sent."""
-    name = f"event: {event.get('type')}\n" if dialect in (RESPONSES, ANTHROPIC) else ""
+    name = f"event: {event.get('type')}\n" if api_format in (RESPONSES, ANTHROPIC) else ""
     return f"{name}data: {json.dumps(event)}\n\n".encode()
 
 
-def error_body(dialect: str, refusal: Refused) -> Body:
-    """As the dialect's providers word it."""
+def error_body(api_format: str, refusal: Refused) -> Body:
+    """As the API format's providers word it."""
     kind, gemini_kind = _ERROR_KINDS[refusal.status]
     message = str(refusal)
     if refusal.code == _OVERFLOW_CODE:
         # Clients look for these words.
         words = (
             "prompt is too long"
-            if dialect == ANTHROPIC
+            if api_format == ANTHROPIC
             else "this model's maximum context length is exceeded"
         )
         message = f"{words}: {message}"
-    if dialect == ANTHROPIC:
+    if api_format == ANTHROPIC:
         return {"type": "error", "error": {"type": kind, "message": message}}
-    if dialect == GEMINI:
+    if api_format == GEMINI:
         return {"error": {"code": refusal.status, "message": message, "status": gemini_kind}}
     return {"error": {"message": message, "type": kind, "param": None, "code": refusal.code}}
 
 
-def error_event(dialect: str, refusal: Refused) -> bytes:
+def error_event(api_format: str, refusal: Refused) -> bytes:
     """The same inside a stream that has begun."""
-    if dialect != RESPONSES:
-        return encode(dialect, error_body(dialect, refusal))
+    if api_format != RESPONSES:
+        return encode(api_format, error_body(api_format, refusal))
     # Its clients read failures from the response, and try again unless the code is one that they know.
     code = "invalid_prompt" if refusal.status == 400 else "server_error"
     error = {
@@ -93,20 +93,20 @@ def error_event(dialect: str, refusal: Refused) -> bytes:
         "message": str(refusal),
     }
     response = {"id": "", "object": "response", "status": "failed", "output": [], "error": error}
-    return encode(dialect, {"type": "response.failed", "response": response})
+    return encode(api_format, {"type": "response.failed", "response": response})
 
 
-def without_provider_tools(dialect: str, body: Body) -> Body:
+def without_provider_tools(api_format: str, body: Body) -> Body:
     """The request without tools that the provider would run: a web search is a network that the sandbox has not."""
     tools = body.get("tools")
     if not isinstance(tools, list):
         return body
-    if dialect == GEMINI:
+    if api_format == GEMINI:
         found = [
             tool.get("functionDeclarations") or tool.get("function_declarations") for tool in tools
         ]
         kept: list[Any] = [{"functionDeclarations": one} for one in found if one]
-    elif dialect == ANTHROPIC:
+    elif api_format == ANTHROPIC:
         kept = [
             tool
             for tool in tools
@@ -121,11 +121,11 @@ def without_provider_tools(dialect: str, body: Body) -> Body:
     return rest | ({"tools": kept} if kept else {})
 
 
-def whole(dialect: str, events: Sequence[Body]) -> Body:
+def whole(api_format: str, events: Sequence[Body]) -> Body:
     """The streamed answer as one; BrokenStream where its end is missing. (Chat is put together by LiteLLM.)"""
-    if dialect == ANTHROPIC:
+    if api_format == ANTHROPIC:
         return _anthropic_whole(events)
-    if dialect == GEMINI:
+    if api_format == GEMINI:
         return _gemini_whole(events)
     for event in reversed(events):
         if event.get("type") in ("response.completed", "response.incomplete"):
@@ -196,7 +196,7 @@ class Result(NamedTuple):
 
     call_id: str
     name: str
-    """Empty where the dialect does not say it."""
+    """Empty where the API format does not say it."""
     text: str
 
 
@@ -223,7 +223,7 @@ class Content:
 
 
 def content_of(items: Iterable[Body]) -> Content:
-    """In any dialect: none of them uses a word in another one's sense."""
+    """In any API format: none of them uses a word in another one's sense."""
     found = Content()
     for item in items:
         blocks = _blocks(item.get("content") or item.get("parts"))
@@ -270,14 +270,14 @@ def _read(block: Body, found: Content) -> None:
             found.texts.append(text)
 
 
-def read_reply(dialect: str, answer: Mapping[str, Any]) -> tuple[Content, str]:
+def read_reply(api_format: str, answer: Mapping[str, Any]) -> tuple[Content, str]:
     """What is in a whole answer, and its finish reason."""
-    if dialect == RESPONSES:
+    if api_format == RESPONSES:
         return content_of(_objects(answer.get("output"))), str(answer.get("status") or "")
-    if dialect == ANTHROPIC:
+    if api_format == ANTHROPIC:
         return content_of([dict(answer)]), str(answer.get("stop_reason") or "")
     names = ("choices", "message", "finish_reason")
-    if dialect == GEMINI:
+    if api_format == GEMINI:
         names = ("candidates", "content", "finishReason")
     choice = next(iter(_objects(answer.get(names[0]))), {})
     return content_of(_objects([choice.get(names[1])])), str(choice.get(names[2]) or "")
@@ -295,16 +295,16 @@ class Place(NamedTuple):
 
 
 class History:
-    """Of one request. ValueError for a body that is none of its dialect."""
+    """Of one request. ValueError for a body that is none of its API format."""
 
-    def __init__(self, dialect: str, body: Mapping[str, Any]) -> None:
-        self._dialect = dialect
+    def __init__(self, api_format: str, body: Mapping[str, Any]) -> None:
+        self._api_format = api_format
         self._body = body
-        items = body.get(_HISTORY[dialect])
-        if dialect == RESPONSES and isinstance(items, str):
+        items = body.get(_HISTORY[api_format])
+        if api_format == RESPONSES and isinstance(items, str):
             items = [{"role": "user", "content": items}]
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise ValueError(f"{_HISTORY[dialect]} is no list of objects")
+            raise ValueError(f"{_HISTORY[api_format]} is no list of objects")
         self._items: list[Body] = items
         self.places = list(_places(items))
         self.keys = [place.key for place in self.places]
@@ -346,15 +346,15 @@ class History:
             waiting += texts.get(self.keys[number], ())
             if not waiting or any(place.results for place in self.places[number + 1 : number + 2]):
                 continue
-            if self._dialect == ANTHROPIC:
+            if self._api_format == ANTHROPIC:
                 # Two messages of one role must not follow each other there.
                 items[-1] = item | {
                     "content": [*_blocks(item.get("content")), *map(_block, waiting)]
                 }
             else:
-                items += [_user_item(self._dialect, text) for text in waiting]
+                items += [_user_item(self._api_format, text) for text in waiting]
             waiting = []
-        return {**self._body, _HISTORY[self._dialect]: items}
+        return {**self._body, _HISTORY[self._api_format]: items}
 
 
 def _places(items: Iterable[Body]) -> Iterator[Place]:
@@ -370,10 +370,10 @@ def _places(items: Iterable[Body]) -> Iterator[Place]:
         yield Place(f"{key} {seen[key]}", own, content.results, texts)
 
 
-def _user_item(dialect: str, text: str) -> Body:
-    if dialect == GEMINI:
+def _user_item(api_format: str, text: str) -> Body:
+    if api_format == GEMINI:
         return {"role": "user", "parts": [{"text": text}]}
-    if dialect == RESPONSES:
+    if api_format == RESPONSES:
         return {
             "type": "message",
             "role": "user",
