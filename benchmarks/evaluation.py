@@ -34,8 +34,8 @@ from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.dataset.image_names import image_name
 from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import evaluate_and_write
-from cooperbench.eval.executor import Conditions, TestExecutor, TestRun
 from cooperbench.eval.reference import References
+from cooperbench.eval.test_runs import Conditions, PatchTester, TestRun
 from cooperbench.models import seats_of
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
@@ -51,13 +51,13 @@ AIM_SECONDS = 0.5
 PUBLISHED_CALL_SECONDS = 3.4
 """What a runner call of a small published task takes (dirty_equals)."""
 CHECKS = (
-    (evaluator, "judged_patch"),
+    (evaluator, "drop_protected_files"),
     (evaluator, "suspicious_lines"),
-    (TestRun, "held_against"),
+    (TestRun, "compare_with_reference"),
 )
 
 
-class CountingExecutor(TestExecutor):
+class CountingTester(PatchTester):
     """Knows how many runner calls there were, how long they took, and how many pairs succeeded."""
 
     calls, seconds, successes = 0, 0.0, 0
@@ -79,11 +79,11 @@ def hand_in(paths: ExperimentPaths, pairs: tuple[Pair, ...]) -> None:
 
 def evaluate_all(
     backend: EvalBackend, paths: ExperimentPaths, pairs: tuple[Pair, ...], *, canary: bool = True
-) -> tuple[float, CountingExecutor]:
+) -> tuple[float, CountingTester]:
     with SandboxSession(backend) as session:
         session.prepare([pair.task for pair in pairs], lambda *_: None)
-        executor = CountingExecutor(session, 600, paths.run_name)
-        references = References(executor, "auto")
+        tester = CountingTester(session, 600, paths.run_name)
+        references = References(tester, "auto")
         pool = session.pool(CONCURRENCY, "eval")
         started = time.perf_counter()
         judged = [
@@ -93,8 +93,8 @@ def evaluate_all(
         records = [future.result() for future in judged]
         took = time.perf_counter() - started
     assert all(record["status"] == "completed" for record in records), records
-    executor.successes = sum(record["overall_success"] for record in records)
-    return took, executor
+    tester.successes = sum(record["overall_success"] for record in records)
+    return took, tester
 
 
 def integrity(folder: Path) -> None:
@@ -108,9 +108,9 @@ def integrity(folder: Path) -> None:
     seconds = Counter[str]()
     for module, name in CHECKS:
         setattr(module, name, timed(getattr(module, name), seconds))
-    _, executor = evaluate_all(backend, golden, pairs)
+    _, tester = evaluate_all(backend, golden, pairs)
     print(
-        f"canaries: {executor.calls - without} runner calls for {executor.successes} pairs that succeed",
+        f"canaries: {tester.calls - without} runner calls for {tester.successes} pairs that succeed",
         end=", ",
     )
     print(f"{evaluate_all(backend, nothing, pairs)[1].calls} for {len(pairs)} that hand in nothing")
@@ -138,11 +138,11 @@ def measure(name: str, backend: EvalBackend, folder: Path, pairs: tuple[Pair, ..
     paths = ExperimentPaths(folder / "logs", name)
     hand_in(paths, pairs)
     evaluate_all(backend, paths, pairs)  # makes images and references
-    took, executor = evaluate_all(backend, paths, pairs)
-    outside = (took * CONCURRENCY - executor.seconds) / len(pairs)
+    took, tester = evaluate_all(backend, paths, pairs)
+    outside = (took * CONCURRENCY - tester.seconds) / len(pairs)
     asked = 4 * len(pairs)
     print(
-        f"{name}: {len(pairs)} golden pairs in {took:.1f} s, {executor.calls} runner calls for {asked} questions"
+        f"{name}: {len(pairs)} golden pairs in {took:.1f} s, {tester.calls} runner calls for {asked} questions"
     )
     print(
         f"  outside of runner calls, a pair           {outside:.2f} s   at most {AIM_SECONDS} s",
@@ -156,15 +156,15 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
     tasks = write_published(folder / "published", packages, repos)
     print(f"{'one runner call':<44} {'as published':>22} {'installs kept':>22}")
     with PackageIndex(packages) as index, SandboxSession(backend) as session:
-        executor = TestExecutor(session, 600)
+        tester = PatchTester(session, 600)
         for repo, task in tasks.items():
             load_image(backend.engine, task, image_name(task), base=base, index=index)
             feature = task.features[0]
             shown = []
             for conditions in (Conditions("public"), Conditions("none", installed=True)):
-                executor.run(feature, feature.patch.read_bytes(), conditions)  # makes the layer
+                tester.run(feature, feature.patch.read_bytes(), conditions)  # makes the layer
                 index.reset()
-                run = executor.run(feature, feature.patch.read_bytes(), conditions)
+                run = tester.run(feature, feature.patch.read_bytes(), conditions)
                 assert run.success, run.output
                 shown.append(f"{run.duration_seconds:.1f} s, {index.traffic().bytes / 1e6:.2f} MB")
             print(f"{repo:<44} {shown[0]:>22} {shown[1]:>22}", flush=True)

@@ -41,7 +41,7 @@ _ENVIRONMENT = {
 _BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
 """2 GiB of memory, 256 MiB in a file."""
 TIMED_OUT = 124
-_LONGEST_MESSAGE = 400
+_MAX_MESSAGE = 400
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -149,7 +149,7 @@ def last_lines(stderr: bytes) -> str:
         line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
     ]
     text = "; ".join(line.removeprefix("error: ").removeprefix("fatal: ") for line in lines[-3:])
-    return text if len(text) <= _LONGEST_MESSAGE else "…" + text[-_LONGEST_MESSAGE:]
+    return text if len(text) <= _MAX_MESSAGE else "…" + text[-_MAX_MESSAGE:]
 
 
 def _shown(args: tuple[str, ...]) -> str:

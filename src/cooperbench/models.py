@@ -14,7 +14,7 @@ SETTINGS: tuple[Setting, ...] = ("coop", "solo", "team")
 EvalNetwork = Literal["auto", "none", "public"]
 EVAL_NETWORKS: tuple[EvalNetwork, ...] = ("auto", "none", "public")
 """What test runs may reach. `auto`: nothing where the golden patch passes so, else everything."""
-MOST_AGENTS = 16
+MAX_AGENTS = 16
 """That a pair may have."""
 REPO_DIR = "/workspace/repo"
 """Where the repository is, in every sandbox of every task."""
@@ -86,7 +86,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Pair:
-    """The features that are worked on together: two as a rule, up to `MOST_AGENTS` if asked for (a group)."""
+    """The features that are worked on together: two as a rule, up to `MAX_AGENTS` if asked for (a group)."""
 
     task: Task
     feature_ids: tuple[int, ...]

@@ -17,8 +17,8 @@ K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 5.0
-_MOST_INTERRUPTS = 5
+MAX_PAUSE_SECONDS = 5.0
+_MAX_INTERRUPTS = 5
 """After these a clean-up that does not finish is given up."""
 
 
@@ -60,7 +60,7 @@ def retry_for(
 ) -> T:
     """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
     deadline, attempt = time.monotonic() + seconds, 0
-    longest = 20 * first_pause if first_pause else LONGEST_PAUSE_SECONDS
+    longest = 20 * first_pause if first_pause else MAX_PAUSE_SECONDS
     while not stop.is_set():
         attempt += 1
         try:
@@ -78,7 +78,7 @@ def finished(action: Callable[[], T]) -> T:
     try:
         return action()
     except KeyboardInterrupt:
-        for _ in range(_MOST_INTERRUPTS):
+        for _ in range(_MAX_INTERRUPTS):
             with suppress(KeyboardInterrupt):
                 action()
                 break
@@ -106,7 +106,7 @@ def in_daemon_threads(
     return futures, threads
 
 
-class Once(Generic[K, V]):
+class SingleFlight(Generic[K, V]):
     """By key. A failure is told to everybody who waits for it and not kept: who asks later tries again."""
 
     def __init__(self) -> None:

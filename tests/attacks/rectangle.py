@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.registry import get_backend
 from cooperbench.dataset.discovery import load_tasks
-from cooperbench.eval.executor import TestExecutor
+from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References
-from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.test_runs import PatchTester
 from cooperbench.eval.trees import TreeStore
 from cooperbench.sandbox.session import SandboxSession
 from tests.dataset.factory import write_dataset
@@ -104,12 +104,12 @@ def write_rectangle(root: Path, hidden: str = HIDDEN) -> Task:
 @dataclass(frozen=True)
 class Judge:
     task: Task
-    executor: TestExecutor
+    tester: PatchTester
     references: References
 
     def patch(self, files: Mapping[str, str]) -> bytes:
         """It gives some files other content."""
-        with TreeStore(self.executor.base(self.task)) as store:
+        with TreeStore(self.tester.base(self.task)) as store:
             tree = store.edited(
                 store.base.tree, {path: text.encode() for path, text in files.items()}
             )
@@ -120,9 +120,9 @@ class Judge:
         task, feature = self.task, self.task.features[0]
         reference = self.references.get(feature)
         assert reference.success, reference.golden.error
-        with TreeStore(self.executor.base(task)) as store:
-            work = judged_patch(
-                self.patch(files), self.executor.test_side((feature,), store), store
+        with TreeStore(self.tester.base(task)) as store:
+            work = drop_protected_files(
+                self.patch(files), self.tester.protected_files((feature,), store), store
             )
         if not work.patch or not self.references.test(feature, work.patch, work.tree).success:
             return "failed"
@@ -134,6 +134,6 @@ def judge_in(folder: Path, hidden: str = HIDDEN) -> Iterator[Judge]:
     """On the local backend."""
     task = write_rectangle(folder, hidden)
     with SandboxSession(get_backend("local")) as session:
-        executor = TestExecutor(session, 60)
+        tester = PatchTester(session, 60)
         session.prepare([task], lambda *_: None)
-        yield Judge(task, executor, References(executor, "auto"))
+        yield Judge(task, tester, References(tester, "auto"))

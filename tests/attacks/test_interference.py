@@ -10,7 +10,7 @@ import pytest
 
 from cooperbench.eval.assertions import mutated
 from cooperbench.eval.evaluator import evaluate_pair
-from cooperbench.eval.test_side import config_differs
+from cooperbench.eval.protected_files import config_differs
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair, seats_of
 from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
@@ -259,7 +259,7 @@ def test_two_patches_do_not_make_a_test_side_together(judge: Judge) -> None:
     assert not any(evaluation.record[agent]["dropped_files"] for agent in patches)
     assert evaluation.record["merge_success"]
     assert evaluation.record["overall_success"]
-    with TreeStore(judge.executor.base(judge.task)) as store:
+    with TreeStore(judge.tester.base(judge.task)) as store:
         merged = file_in(store, store.apply(evaluation.merged_patch).tree, "pyproject.toml")
     assert not config_differs("pyproject.toml", base.encode(), merged)
 

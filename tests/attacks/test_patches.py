@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.test_side import TestSide, judged_patch
+from cooperbench.eval.protected_files import ProtectedFiles, drop_protected_files
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.git import GitError
 from tests.eval.realgit import base_with, text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SIDE = TestSide(frozenset({"tests/test_x.py"}))
+SIDE = ProtectedFiles(frozenset({"tests/test_x.py"}))
 
 
 @pytest.fixture
@@ -57,14 +57,16 @@ def test_a_small_patch_of_a_file_that_no_diff_can_be_made_of(
     git("add", ".")
     patch = git("diff", "--cached", "--binary")
     assert len(patch) < 1_000_000
-    work = judged_patch(patch, SIDE, store)
+    work = drop_protected_files(patch, SIDE, store)
     assert work.status == "failed"
     assert "emory" in work.error
 
 
 @pytest.mark.parametrize("depth", [2100, 40_000])
 def test_a_path_that_no_file_system_takes(store: TreeStore, depth: int) -> None:
-    work = judged_patch(text_patch("a/" * depth + "x.py", None, ["x\n"]).encode(), SIDE, store)
+    work = drop_protected_files(
+        text_patch("a/" * depth + "x.py", None, ["x\n"]).encode(), SIDE, store
+    )
     assert (work.status, work.tree) == ("failed", "")
 
 
@@ -85,7 +87,7 @@ def test_a_git_that_fails_by_itself_is_nobodys_fault(
 ) -> None:
     before_git('case "$*" in *update-index*) echo No space left on device >&2; exit 128;; esac')
     with pytest.raises(GitError, match="No space"):
-        judged_patch(text_patch("tests/a.py", None, ["x\n"]).encode(), SIDE, store)
+        drop_protected_files(text_patch("tests/a.py", None, ["x\n"]).encode(), SIDE, store)
 
 
 def test_many_files_that_look_like_tests(
@@ -94,7 +96,7 @@ def test_many_files_that_look_like_tests(
     before_git(f'case "$*" in *grep*) echo >>{tmp_path}/searches;; esac')
     files = [text_patch(f"pkg/test_{number}.py", None, ["x\n"]) for number in range(200)]
     used = text_patch("pkg/use.py", None, ["import pkg.test_1\n"])
-    work = judged_patch("".join([*files, used]).encode(), SIDE, store)
+    work = drop_protected_files("".join([*files, used]).encode(), SIDE, store)
     assert work.status == "applied"
     assert len(work.dropped) == len(files) - 1, "what looks like tests and is imported is no test"
     searches = (tmp_path / "searches").read_text()
@@ -104,13 +106,13 @@ def test_many_files_that_look_like_tests(
 def test_a_deep_folder_and_many_imports(store: TreeStore) -> None:
     deep = text_patch("a/" * 1500 + "test_x.py", None, ["x\n"])
     imports = text_patch("pkg/use.py", None, ["import test_x\n"] * 20_000)
-    assert judged_patch((deep + imports).encode(), SIDE, store).status == "applied"
+    assert drop_protected_files((deep + imports).encode(), SIDE, store).status == "applied"
 
 
 @pytest.mark.parametrize("form", ["[{}]\n", "{} = 1\n"])
 def test_tables_deeper_than_python_recurses(store: TreeStore, form: str) -> None:
     files = {"pyproject.toml": [form.format(".".join("a" * 2000))], "pkg/more.py": ["x\n"]}
     patch = "".join(text_patch(path, None, lines) for path, lines in files.items())
-    work = judged_patch(patch.encode(), SIDE, store)
+    work = drop_protected_files(patch.encode(), SIDE, store)
     assert work.status == "applied"
     assert [file.path for file in work.dropped] == ["pyproject.toml"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.canary import Canary, new_canaries
-from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
+from cooperbench.eval.test_runs import TestRun, read_test_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Task
 from cooperbench.sandbox.contract import CommandResult
@@ -127,7 +127,7 @@ class Project:
         program, *options = self.words
         argv = [str(self.folder / "node_modules/.bin" / program), *options]
         done = subprocess.run(argv, cwd=self.folder, capture_output=True, check=False)
-        return judge(CommandResult(done.returncode, done.stdout, done.stderr), 1.0, 60)
+        return read_test_run(CommandResult(done.returncode, done.stdout, done.stderr), 1.0, 60)
 
     def canary_in(self, hidden: str, golden_code: str) -> tuple[Reference, Canary, bytes]:
         """What is known of the golden patch, and the first canary that fits, with its tests."""
@@ -168,7 +168,9 @@ def test_canaries_decide(words: tuple[str, ...], named: tuple[int, int], folder:
     assert (len(canary.failed), len(canary.passed)) == named
     assert canary.agrees(project.run(tests, HONEST), ())
 
-    assert project.run(hidden.encode(), CHEAT).held_against(reference).success, "without canaries"
+    assert project.run(hidden.encode(), CHEAT).compare_with_reference(reference).success, (
+        "without canaries"
+    )
     assert not canary.agrees(project.run(tests, CHEAT), ())
 
 
@@ -180,7 +182,7 @@ def test_assertions_that_all_pass_are_found_where_there_are_no_values(
     project = Project(folder, words)
     reference, canary, tests = project.canary_in(WITHOUT_VALUES, CHECKED)
     assert len(canary.failed) >= 3
-    assert project.run(WITHOUT_VALUES.encode(), CHEAT).held_against(reference).success, (
+    assert project.run(WITHOUT_VALUES.encode(), CHEAT).compare_with_reference(reference).success, (
         "without canaries"
     )
     assert not canary.agrees(project.run(tests, CHEAT), ())

@@ -10,8 +10,8 @@ from cooperbench.errors import UserError
 from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import clean_order
 from cooperbench.eval.trees import (
-    MOST_CHANGED_BYTES,
-    MOST_PATCH_BYTES,
+    MAX_CHANGED_BYTES,
+    MAX_PATCH_BYTES,
     Applied,
     TreeStore,
     base_of_clone,
@@ -366,10 +366,10 @@ def test_a_store_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
     """As text, as one huge file in a few bytes, and as many copies of what is there."""
-    half = MOST_CHANGED_BYTES // 2 + 1
+    half = MAX_CHANGED_BYTES // 2 + 1
     lab = Lab(tmp_path, {"half": b"\0" * half})
     zeros = lab.real.path / "zeros"
-    zeros.write_bytes(b"\0" * (4 * MOST_CHANGED_BYTES))
+    zeros.write_bytes(b"\0" * (4 * MAX_CHANGED_BYTES))
     object_id = lab.real.git("hash-object", "-w", "zeros").decode().strip()
     lab.real.git("read-tree", lab.commit)
     lab.real.git("update-index", "--add", "--cacheinfo", f"100644,{object_id},bomb")
@@ -381,7 +381,7 @@ def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
         for one in range(2)
     )
     with TreeStore(lab.tree) as store:
-        for patch in (b"x" * (MOST_PATCH_BYTES + 1), bomb, copies):
+        for patch in (b"x" * (MAX_PATCH_BYTES + 1), bomb, copies):
             applied = store.apply(patch)
             assert (applied.status, applied.tree) == ("failed", "")
             assert applied.error
@@ -444,5 +444,5 @@ def test_where_no_order_merges_all_are_tried_within_bounds(
         assert clean_order(store, made[:6]) == ((0, 1, 2, 3, 4, 5), True)
         assert clean_order(store, [*made[:2], made[-1]]) == (None, True)
         assert clean_order(store, made) == (None, True)
-        monkeypatch.setattr(evaluator, "MOST_ORDER_MERGES", 20)
+        monkeypatch.setattr(evaluator, "MAX_ORDER_MERGES", 20)
         assert clean_order(store, made) == (None, False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.counts import read_outcomes
-from cooperbench.eval.executor import _NAME_ALL_TESTS
+from cooperbench.eval.test_runs import _NAME_ALL_TESTS
 from tests.eval import verbose_outputs as outputs
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.test_side import (
+from cooperbench.eval.protected_files import (
     config_differs,
     is_test_config,
     may_hold_test_config,

@@ -13,8 +13,8 @@ import pytest
 from cooperbench.eval.assertions import mutated
 from cooperbench.eval.canary import Canary, new_canaries
 from cooperbench.eval.evaluator import suspicious_lines
-from cooperbench.eval.executor import TestRun, judge
 from cooperbench.eval.reference import Reference
+from cooperbench.eval.test_runs import TestRun, read_test_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Task
 from cooperbench.sandbox.contract import CommandResult
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ran(*lines: str, summary: str) -> TestRun:
-    return judge(CommandResult(0, "\n".join([*lines, summary, ""]).encode()), 1.0, 60)
+    return read_test_run(CommandResult(0, "\n".join([*lines, summary, ""]).encode()), 1.0, 60)
 
 
 GREEN = ran("PASSED t.py::a", "PASSED t.py::b", summary="2 passed in 0.01s")
@@ -39,34 +39,34 @@ def expecting(*tests: str, passed: int, skipped: int = 0) -> Reference:
 
 
 def test_a_run_like_the_golden_one_is_a_success() -> None:
-    assert GREEN.held_against(REFERENCE) == GREEN
+    assert GREEN.compare_with_reference(REFERENCE) == GREEN
     assert GREEN.success
 
 
 def test_every_expected_test_has_to_pass() -> None:
-    one = ran("PASSED t.py::a", "PASSED t.py::c", summary="2 passed in 0.01s").held_against(
-        REFERENCE
-    )
+    one = ran(
+        "PASSED t.py::a", "PASSED t.py::c", summary="2 passed in 0.01s"
+    ).compare_with_reference(REFERENCE)
     assert not one.success
     assert one.missing_tests == ("t.py::b",)
     assert one.error == "1 of 2 expected tests did not run: t.py::b"
     skipped = ran("PASSED t.py::a", "XFAIL t.py::b", summary="1 passed, 1 xfailed in 0.01s")
-    assert skipped.held_against(REFERENCE).skipped_tests == ("t.py::b",)
-    assert not skipped.held_against(REFERENCE).success
+    assert skipped.compare_with_reference(REFERENCE).skipped_tests == ("t.py::b",)
+    assert not skipped.compare_with_reference(REFERENCE).success
 
 
 def test_flaky_tests_are_not_required() -> None:
     one = ran("PASSED t.py::a", summary="1 passed in 0.01s")
-    assert one.held_against(replace(REFERENCE, flaky_tests=("t.py::b",))).success
+    assert one.compare_with_reference(replace(REFERENCE, flaky_tests=("t.py::b",))).success
 
 
 def test_without_names_the_numbers_decide() -> None:
     nameless = expecting(passed=3, skipped=1)
-    fewer = ran(summary="2 passed in 0.01s").held_against(nameless)
+    fewer = ran(summary="2 passed in 0.01s").compare_with_reference(nameless)
     assert fewer.error == "only 2 tests passed, 3 do with the golden patch"
-    more_skipped = ran(summary="3 passed, 2 skipped in 0.01s").held_against(nameless)
+    more_skipped = ran(summary="3 passed, 2 skipped in 0.01s").compare_with_reference(nameless)
     assert more_skipped.error == "2 tests were skipped, 1 are with the golden patch"
-    assert ran(summary="4 passed, 1 skipped in 0.01s").held_against(nameless).success
+    assert ran(summary="4 passed, 1 skipped in 0.01s").compare_with_reference(nameless).success
 
 
 def canaries_in(folder: Path, path: str, content: str) -> list[Canary]:
@@ -434,7 +434,7 @@ def test_nothing_is_added_to_what_holds_no_tests(tmp_path: Path, path: str) -> N
 
 
 def failing(*lines: str, summary: str) -> TestRun:
-    return judge(CommandResult(1, "\n".join([*lines, summary, ""]).encode()), 1.0, 60)
+    return read_test_run(CommandResult(1, "\n".join([*lines, summary, ""]).encode()), 1.0, 60)
 
 
 def test_a_canary_is_kept_only_if_it_fails_with_the_golden_patch() -> None:

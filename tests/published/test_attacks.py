@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval import backends
-from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
+from cooperbench.eval.test_runs import PatchTester
 from cooperbench.eval.validate import validate_features
 from cooperbench.sandbox.session import SandboxSession
 
@@ -38,7 +38,7 @@ def test_no_attack_is_scored(
     # Both features are in the same file and tested alike: attacks on the tests of the other would be the same ones.
     attacked = {task: task.features[:1]}
     with SandboxSession(backends.get_backend("docker")) as session:
-        references = References(TestExecutor(session, 600), "auto")
+        references = References(PatchTester(session, 600), "auto")
         (report,) = validate_features(
             attacked, session, references, concurrency=1, repeat=1, attacks=True, progress=print
         )

@@ -9,8 +9,8 @@ import pytest
 
 from cooperbench.backends.docker.images import JUDGED
 from cooperbench.backends.local import LocalBackend
-from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References
+from cooperbench.eval.test_runs import PatchTester
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.session import SandboxSession
 from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, Judge, write_rectangle
@@ -68,8 +68,8 @@ def task(tmp_path: Path) -> Task:
 @contextmanager
 def judging(backend: EvalBackend, task: Task) -> Iterator[Judge]:
     with SandboxSession(backend) as session:
-        executor = TestExecutor(session, 60)
-        yield Judge(task, executor, References(executor, "auto"))
+        tester = PatchTester(session, 60)
+        yield Judge(task, tester, References(tester, "auto"))
 
 
 def check_verdicts(backend: EvalBackend, task: Task) -> None:

@@ -19,7 +19,7 @@ from cooperbench.report.analysis import rate_rows
 from cooperbench.report.fields import seconds_between
 from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
-from cooperbench.report.pairs import JUDGED
+from cooperbench.report.pairs import EVALUATED
 from cooperbench.storage import ExperimentPaths
 from tests.report.factory import Kind, Style, layout, write_run
 
@@ -63,7 +63,7 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     (row,) = rate_rows([run])
     assert (row.pairs, row.judged, row.suspicious) == (15, 7, 1)
     left_out = {
-        state: count for state, count in row.states.items() if count and state not in JUDGED
+        state: count for state, count in row.states.items() if count and state not in EVALUATED
     }
     assert left_out == {"error": 2, "no_reference": 1, "unevaluated": 1, "missing": 3, "broken": 1}
     assert row.rates["overall"].value == pytest.approx(3 / 7)

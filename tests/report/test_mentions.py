@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.mentions import MOST_NAMES, Mention, mentions_of, names_in
+from cooperbench.report.mentions import MAX_NAMES, Mention, mentions_of, names_in
 from cooperbench.report.pairs import SentMessage
 from cooperbench.report.patches import read_work
 
@@ -145,4 +145,4 @@ def test_any_text_is_read_and_evidence_is_where_it_says(text: str) -> None:
 def test_a_megabyte_of_anything_is_read_in_linear_time(piece: str) -> None:
     """What is quadratic here takes hours, which the time limit of tests ends."""
     message = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
-    assert len(names_in(message, PATHS)) <= MOST_NAMES
+    assert len(names_in(message, PATHS)) <= MAX_NAMES

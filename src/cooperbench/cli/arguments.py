@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from cooperbench.models import MOST_AGENTS
+from cooperbench.models import MAX_AGENTS
 from cooperbench.report import METHODS
 from cooperbench.runner.options import Option, RunOptions
 from cooperbench.text import printable
@@ -67,7 +67,7 @@ def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = T
     add("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
     add("-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task")
     add("-t", "--task", dest="task_id", type=task_number, metavar="ID", help="only this task")
-    together = f"only these features together, 2 to {MOST_AGENTS}"
+    together = f"only these features together, 2 to {MAX_AGENTS}"
     add("-f", "--features", type=number_list, metavar="1,2", help=together)
     if groups:
         sizes = "groups of so many features, an agent each, instead of pairs (with -f: of these features)"

@@ -15,8 +15,8 @@ from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.conflicts import golden_conflicts
-from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore, exported
+from cooperbench.eval.test_runs import PatchTester
 from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
 from cooperbench.models import Pair, Task
 from cooperbench.report.formatting import Table, print_tables
@@ -181,12 +181,12 @@ def _in_sandboxes(
 ) -> tuple[dict[str, Any], list[TaskReport]]:
     reports: list[TaskReport] = []
     with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
-        executor = TestExecutor(session, args.test_timeout_seconds)
-        references = References(executor, args.eval_network or default_eval_network(), note=_say)
+        tester = PatchTester(session, args.test_timeout_seconds)
+        references = References(tester, args.eval_network or default_eval_network(), note=_say)
         session.prepare(
             tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
         )
-        where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": executor.base}
+        where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": tester.base}
         conflicts = golden_conflicts(tasks, pairs=pairs, **where)
         if not args.conflicts_only:
             wanted = {

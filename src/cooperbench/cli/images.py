@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.images import (
-    INSTALLS,
+    DEPENDENCY_LAYER,
     JUDGED,
     PREPARED,
     ImageStore,
@@ -134,7 +134,7 @@ def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
             "agent_image": agents,
             "agent_image_present": bool(agents and images.find(agents)),
             "images_without_later_commits": (judged := images.made(JUDGED, {task.label})),
-            "images_with_installs": (layers := images.made(INSTALLS, {task.label})),
+            "images_with_installs": (layers := images.made(DEPENDENCY_LAYER, {task.label})),
         }
         rows.append(row)
         agents_too = "" if row["agent_image_present"] or not found else "  (none for agents yet)"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cooperbench.dataset.subsets import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
-from cooperbench.models import MOST_AGENTS, Pair, Task
+from cooperbench.models import MAX_AGENTS, Pair, Task
 from cooperbench.text import names_for_error, printable
 
 ENVIRONMENT_VARIABLE = "COOPERBENCH_DATASET_DIR"
@@ -145,19 +145,19 @@ def select_pairs(dataset_dir: Path, chosen: Any) -> Selection:
 def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
     if features is None:
         return None
-    if len(set(features)) != len(features) or not 2 <= len(features) <= MOST_AGENTS:
+    if len(set(features)) != len(features) or not 2 <= len(features) <= MAX_AGENTS:
         shown = _ids(features) or "(none)"
         raise UserError(
-            f"features {shown}: name two or more, up to {MOST_AGENTS}, each once, e.g. 1,2"
+            f"features {shown}: name two or more, up to {MAX_AGENTS}, each once, e.g. 1,2"
         )
     return tuple(sorted(features))
 
 
 def _group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
-    wrong = [size for size in sizes or () if not 2 <= size <= MOST_AGENTS]
+    wrong = [size for size in sizes or () if not 2 <= size <= MAX_AGENTS]
     if wrong or (sizes is not None and not sizes):
         raise UserError(
-            f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MOST_AGENTS} work together"
+            f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MAX_AGENTS} work together"
         )
     return tuple(sorted(set(sizes or ())))
 

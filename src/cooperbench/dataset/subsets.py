@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cooperbench.errors import UserError
-from cooperbench.models import MOST_AGENTS
+from cooperbench.models import MAX_AGENTS
 from cooperbench.text import names_for_error, printable
 
 _FOLDER = "subsets"
@@ -62,7 +62,7 @@ def load_subset(dataset_dir: Path, name: str) -> tuple[SubsetTask, ...]:
 def _subset_task(entry: Any) -> SubsetTask:
     if not isinstance(entry["repo"], str) or not entry["repo"]:
         raise TypeError
-    limits = {"pairs": 2, "groups": MOST_AGENTS}
+    limits = {"pairs": 2, "groups": MAX_AGENTS}
     chosen = [key for key in limits if entry.get(key) is not None]
     groups = {_subset_group(ids, limits[key]) for key in chosen for ids in entry[key]}
     return SubsetTask(

@@ -11,14 +11,14 @@ from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
 from cooperbench.eval.assertions import mutated
-from cooperbench.eval.test_side import applied_tests
+from cooperbench.eval.protected_files import applied_tests
 from cooperbench.git import encode_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from cooperbench.eval.executor import TestRun
     from cooperbench.eval.reference import Reference
+    from cooperbench.eval.test_runs import TestRun
     from cooperbench.eval.trees import Change, TreeStore
     from cooperbench.models import Feature
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cooperbench.eval.frameworks import FRAMEWORKS, Counts, Outcome, readable, whole_line
 from cooperbench.models import REPO_DIR
 
-LONGEST_ERROR = 300
+MAX_ERROR = 300
 """Characters of the line that `first_error` gives."""
 
 _FROM_BEST: tuple[Outcome, ...] = ("passed", "skipped", "failed")
@@ -113,7 +113,7 @@ def first_error(output: str) -> str | None:
 
 def _raised_in(text: str, test: str) -> str:
     """What is named below the heading of a failed test, or in the summary's line about it."""
-    if len(test) > LONGEST_ERROR:
+    if len(test) > MAX_ERROR:
         return "failure"  # to look for it would take its length for each character
     heading = re.search(rf"\n(?:{_HEADINGS})[^\n]*?{re.escape(test)}(?!\w)", text)
     raised = _EXCEPTION.search(text, heading.end(), heading.end() + _FAR) if heading else None
@@ -126,9 +126,9 @@ def _raised_in(text: str, test: str) -> str:
 
 def _one_line(text: str) -> str:
     # Cut before anything else: a line may be megabytes long.
-    shown = "".join(char if char.isprintable() else " " for char in text[: 2 * LONGEST_ERROR])
+    shown = "".join(char if char.isprintable() else " " for char in text[: 2 * MAX_ERROR])
     shown = re.sub(" +", " ", shown).strip()
-    return shown if len(shown) <= LONGEST_ERROR else shown[: LONGEST_ERROR - 1] + "…"
+    return shown if len(shown) <= MAX_ERROR else shown[: MAX_ERROR - 1] + "…"
 
 
 def named_file(output: str, paths: Sequence[str]) -> str | None:

@@ -18,9 +18,9 @@ from cooperbench._version import __version__
 from cooperbench.diff import new_lines
 from cooperbench.errors import Interrupted
 from cooperbench.eval.counts import named_file
-from cooperbench.eval.executor import TestRun, not_run
+from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References, ReferenceStore
-from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.test_runs import TestRun, not_run
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import EvalNetwork, MergeResult, Pair, Setting, seats_of
 from cooperbench.storage import (
@@ -36,13 +36,13 @@ from cooperbench.storage import (
 )
 
 SCHEMA = "cooperbench.eval/1"
-MOST_ORDER_MERGES = 400
+MAX_ORDER_MERGES = 400
 """Merges of two trees that the search for an order in which all merge may take: enough for every order of four."""
-JUDGE = 10
+EVALUATION_VERSION = 10
 """Raised when the rules of judging change: then nothing judged before stands."""
 _UNDECIDED = "the tests pass as well where they must fail (canary)"
-_MOST_LINES = 50
-_LONGEST_LINE = 200
+_MAX_LINES = 50
+_MAX_LINE_LENGTH = 200
 # They take time linear in a line, which can have megabytes.
 _SUSPICIOUS = {
     r"\.py$": (
@@ -91,7 +91,10 @@ def evaluation_key(
     conditions = f"{image_digest} {timeout_seconds} {eval_network} {canary}"
     # The same in whatever arm of a study, or setting of a run, the pair is.
     label = Pair(pair.task, pair.feature_ids).label
-    parts = [f"{JUDGE} {label} {conditions}".encode(), read_bytes(pair.task.runner_script) or b""]
+    parts = [
+        f"{EVALUATION_VERSION} {label} {conditions}".encode(),
+        read_bytes(pair.task.runner_script) or b"",
+    ]
     for feature in pair.features:
         parts += [read_bytes(feature.tests) or b"", read_bytes(feature.patch) or b""]
     for agent_id, patch in sorted(patches.items()):
@@ -127,7 +130,7 @@ def evaluate_pair(
 ) -> Evaluation:
     """The whole verdict. InfraErrors of sandboxes pass through: they are nobody's failure."""
     started_at, started = utc_now(), time.monotonic()
-    executor, asked = references.executor, references.asked
+    tester, asked = references.tester, references.asked
     found = {feature.feature_id: references.get(feature) for feature in pair.features}
     evaluation = Evaluation({})
     failed = {
@@ -143,9 +146,9 @@ def evaluate_pair(
             "no_reference": failed,
         }
     else:
-        with TreeStore(executor.base(pair.task)) as store:
+        with TreeStore(tester.base(pair.task)) as store:
             outcome = _judge(pair, setting, patches, store, references, evaluation, canary=canary)
-    image, seconds = executor.image(pair.task), executor.timeout_seconds
+    image, seconds = tester.image(pair.task), tester.timeout_seconds
     networks = {reference.network for reference in found.values()}
     evaluation.record = {
         "schema": SCHEMA,
@@ -191,12 +194,14 @@ def _judge(
     canary: bool,
 ) -> dict[str, Any]:
     """What eval.json says of the agents; puts what was tested and printed beside it."""
-    side = references.executor.test_side(pair.features, store)
-    judged = {agent_id: judged_patch(patch, side, store) for agent_id, patch in patches.items()}
+    side = references.tester.protected_files(pair.features, store)
+    judged = {
+        agent_id: drop_protected_files(patch, side, store) for agent_id, patch in patches.items()
+    }
     merge = store.merge(list(judged.values()))
     if merge.patch and len(judged) > 1:
         # Two patches can make a test side together that neither has alone.
-        both = judged_patch(merge.patch, side, store)
+        both = drop_protected_files(merge.patch, side, store)
         merge = replace(merge, patch=both.patch, tree=both.tree)
 
     def test(
@@ -301,7 +306,7 @@ def clean_order(store: TreeStore, trees: Sequence[str]) -> tuple[tuple[int, ...]
             continue
         seen.add((merged, frozenset(order)))
         tried += len(left)
-        if tried > MOST_ORDER_MERGES:
+        if tried > MAX_ORDER_MERGES:
             return None, False
         steps = store.merge_pairs([(merged, trees[at]) for at in left])
         longer = [
@@ -319,9 +324,9 @@ def suspicious_lines(patch: bytes) -> list[dict[str, Any]]:
             (one for ending, one in _SUSPICIOUS.items() if re.search(ending, line.path)), None
         )
         text = line.content.decode("utf-8", "replace") if line.added and pattern else ""
-        if pattern and re.search(pattern, text) and len(found) < _MOST_LINES:
+        if pattern and re.search(pattern, text) and len(found) < _MAX_LINES:
             found.append(
-                {"path": line.path, "line": line.number, "text": text.strip()[:_LONGEST_LINE]}
+                {"path": line.path, "line": line.number, "text": text.strip()[:_MAX_LINE_LENGTH]}
             )
     return found
 
@@ -369,7 +374,7 @@ def evaluate_and_write(
     canary: bool = True,
 ) -> dict[str, Any]:
     """The record that now is eval.json; `status` tells whether it is a verdict or an error of ours."""
-    place, stop = paths.pair(pair, setting), references.executor.stop
+    place, stop = paths.pair(pair, setting), references.tester.stop
     try:
         patches = read_patches(place, pair, setting)
         evaluation = evaluate_pair(pair, setting, patches, references, canary=canary)

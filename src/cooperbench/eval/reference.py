@@ -22,11 +22,11 @@ from typing import Any
 from cooperbench.diff import new_lines
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.canary import Canary, new_canaries
-from cooperbench.eval.executor import Conditions, TestExecutor, TestRun, conditions_to_try, not_run
-from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.protected_files import drop_protected_files
+from cooperbench.eval.test_runs import Conditions, PatchTester, TestRun, conditions_to_try, not_run
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import EvalNetwork, Feature, Pair, Task
-from cooperbench.retry import Once
+from cooperbench.retry import SingleFlight
 from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, utc_now, write_json
@@ -177,19 +177,19 @@ class References:
 
     def __init__(
         self,
-        executor: TestExecutor,
+        tester: PatchTester,
         asked: EvalNetwork,
         store: ReferenceStore | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.executor = executor
+        self.tester = tester
         self.asked = asked
         self.store = store or ReferenceStore()
         self._note = note
-        self._steps = conditions_to_try(executor.backend_can, asked)
-        self._done: Once[tuple[Feature, str], None] = Once()
+        self._steps = conditions_to_try(tester.backend_can, asked)
+        self._done: SingleFlight[tuple[Feature, str], None] = SingleFlight()
         self._known: dict[Feature, Reference] = {}
-        self._steady: Once[Feature, Canary] = Once()
+        self._steady: SingleFlight[Feature, Canary] = SingleFlight()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
         """Tasks of which a golden patch does not pass under the strictest conditions."""
@@ -235,11 +235,11 @@ class References:
     def test(self, feature: Feature, patch: bytes, tree: str) -> TestRun:
         """A feature's tests with a patch, held against its reference. `tree` identifies what the patch makes."""
         reference = self.get(feature)
-        run = self.executor.ask(feature, patch, tree, reference.conditions)
-        held = run.held_against(reference)
+        run = self.tester.ask(feature, patch, tree, reference.conditions)
+        held = run.compare_with_reference(reference)
         if run.success and reference.success and not held.success:
             # Before that counts: some frameworks name their tests differently each time.
-            held = run.held_against(self._confirmed(feature))
+            held = run.compare_with_reference(self._confirmed(feature))
         return held
 
     def _confirmed(self, feature: Feature) -> Reference:
@@ -263,20 +263,20 @@ class References:
             return "none that can be put into these tests fails with the golden patch"
 
         tests, flaky = canary.tests.encode("latin-1"), reference.flaky_tests
-        run = self.executor.run(feature, patch, reference.conditions, tests)
+        run = self.tester.run(feature, patch, reference.conditions, tests)
         if canary.agrees(run, flaky):
             return "confirmed"
         steady = self._steady.get(feature, lambda: self._steady_canary(feature))
         # There is no second chance for whoever lets tests pass that must fail.
         failed = run.success or any(run.outcomes.get(test) == "passed" for test in steady.failed)
         if not failed and not steady.agrees(run, flaky):
-            run = self.executor.run(feature, patch, reference.conditions, tests)
+            run = self.tester.run(feature, patch, reference.conditions, tests)
         return "confirmed" if not failed and steady.agrees(run, flaky) else "suspicious"
 
     def _find_canary(self, feature: Feature) -> None:
         """One that was tried with the golden patch."""
         if self.get(feature).canary is None:
-            with TreeStore(self.executor.base(feature.task)) as store:
+            with TreeStore(self.tester.base(feature.task)) as store:
                 tried = (self._try_canary(feature, one) for one in new_canaries(feature, store))
                 self._amend(feature, canary=next(filter(None, tried), Canary()))
 
@@ -299,7 +299,7 @@ class References:
         reference = self._known[feature] = self._find(feature, fresh=True)
         if reference.success:
             runs = [self._run(feature, reference.conditions) for _ in range(repeat - 1)]
-            base = [self.executor.run(feature, None, reference.conditions) for _ in range(repeat)]
+            base = [self.tester.run(feature, None, reference.conditions) for _ in range(repeat)]
             repeated = _repeated(reference, runs)
             repeated["flaky_tests"] = tuple(sorted({*repeated["flaky_tests"], *_differing(base)}))
             self._amend(feature, **repeated, base_passes=any(run.success for run in base))
@@ -320,7 +320,7 @@ class References:
         golden = self._golden(feature)
         if golden.error:
             return self._reference(feature, conditions, not_run(golden.error))
-        runs = [self.executor.ask(feature, golden.patch, golden.tree, conditions)]
+        runs = [self.tester.ask(feature, golden.patch, golden.tree, conditions)]
         if last and not runs[0].success:
             # A golden patch that fails now and then is not to cost all pairs of its feature.
             runs.append(self._run(feature, conditions))
@@ -336,9 +336,9 @@ class References:
         """The golden patch as an agent's would be tested; its `error` says why it cannot be."""
         if not feature.tests.read_bytes().strip():
             return Applied("failed", error="tests.patch is empty")
-        with TreeStore(self.executor.base(feature.task)) as store:
-            side = self.executor.test_side((feature,), store)
-            work = judged_patch(feature.patch.read_bytes(), side, store)
+        with TreeStore(self.tester.base(feature.task)) as store:
+            side = self.tester.protected_files((feature,), store)
+            work = drop_protected_files(feature.patch.read_bytes(), side, store)
         return (
             work
             if side.hidden or work.error
@@ -347,7 +347,7 @@ class References:
 
     def _run(self, feature: Feature, conditions: Conditions, tests: bytes | None = None) -> TestRun:
         """With the golden patch."""
-        return self.executor.run(feature, self._golden(feature).patch, conditions, tests)
+        return self.tester.run(feature, self._golden(feature).patch, conditions, tests)
 
     def _reference(self, feature: Feature, conditions: Conditions, run: TestRun) -> Reference:
         passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
@@ -356,7 +356,7 @@ class References:
             question_of(feature),
             feature.task.label,
             feature.feature_id,
-            self.executor.image(feature.task).digest,
+            self.tester.image(feature.task).digest,
             *conditions,
             golden=replace(run, output="", tests_passed=run.tests_passed - len(own)),
             passed_tests=tuple(sorted(passed - own)),
@@ -365,11 +365,11 @@ class References:
 
     def _load(self, feature: Feature, conditions: Conditions) -> Reference | None:
         """Only what tells how the golden patch would do with our time limit."""
-        digest = self.executor.image(feature.task).digest
+        digest = self.tester.image(feature.task).digest
         found = (
             self.store.load(file_name(question_of(feature), digest, conditions)) if digest else None
         )
-        limit = self.executor.timeout_seconds
+        limit = self.tester.timeout_seconds
         if found is None or found.golden.timed_out or found.golden.duration_seconds > limit:
             return None
         # With a network it may come from a backend that keeps what runners install, or from one that cannot.

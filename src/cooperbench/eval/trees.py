@@ -1,7 +1,7 @@
 """Patches become trees, and trees become one: by git, in a throw-away object store on top of a task's base commit.
 
 Nothing is checked out, and attributes do not count: an agent that adds `* merge=union` to `.gitattributes` changes
-nothing. What of a patch may be tested is decided in `test_side`.
+nothing. What of a patch may be tested is decided in `protected_files`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import owned_prefix
 
-MOST_PATCH_BYTES = 64 * 1024**2
-MOST_CHANGED_BYTES = 128 * 1024**2
+MAX_PATCH_BYTES = 64 * 1024**2
+MAX_CHANGED_BYTES = 128 * 1024**2
 """What the files that a patch or a merge changes may have together."""
 OLDEST_GIT = (2, 39)
 """The first one with `merge-tree --write-tree --stdin`."""
@@ -36,9 +36,9 @@ FILE = "100644"
 LINK = "120000"
 _GITLINK = "160000"
 _NO_OBJECT = "0" * 40
-_LONGEST_LINE = 500
-_MOST_LINES = 50_000
-_LONGEST_PATH = 4095
+_MAX_LINE_LENGTH = 500
+_MAX_LINES = 50_000
+_MAX_PATH_LENGTH = 4095
 """No file system takes a longer one."""
 _CODE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?|rs)$")
 _PREFIXED = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
@@ -234,9 +234,9 @@ class TreeStore:
         if not patch.strip():
             return nothing
         failed = "the patch does not apply: "
-        if len(patch) > MOST_PATCH_BYTES:
+        if len(patch) > MAX_PATCH_BYTES:
             return Applied(
-                "failed", error=f"{failed}it has more than {MOST_PATCH_BYTES // 1024**2} MiB"
+                "failed", error=f"{failed}it has more than {MAX_PATCH_BYTES // 1024**2} MiB"
             )
         index = self._index_of(onto)
         strip = "-p1" if _PREFIXED.search(patch) else "-p0"
@@ -280,11 +280,11 @@ class TreeStore:
         """Path and text of lines of code with one of these names as a word, which may load what has that name."""
         words = [word for name in names for word in ("-e", name)]
         found = self._run("grep", "-I", "-z", "-F", "-w", *words, tree).stdout
-        for line in found.split(b"\n", _MOST_LINES)[:_MOST_LINES]:
+        for line in found.split(b"\n", _MAX_LINES)[:_MAX_LINES]:
             name_of_tree_and_path, _, text = line.partition(b"\0")
             path = decode_path(name_of_tree_and_path.partition(b":")[2])
             if _CODE.search(path):
-                yield path, text.decode("utf-8", "replace")[:_LONGEST_LINE]
+                yield path, text.decode("utf-8", "replace")[:_MAX_LINE_LENGTH]
 
     def edited(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
         """A tree with other entries, or other content of regular files, at some paths; None removes."""
@@ -379,15 +379,15 @@ class TreeStore:
     def _too_large(self, tree: str) -> str:
         """Why a tree is not looked at any further; empty where it may be."""
         changes = self.changes(tree)
-        if any(len(path) > _LONGEST_PATH for path in changes):
-            return f"a path has more than {_LONGEST_PATH} characters"
+        if any(len(path) > _MAX_PATH_LENGTH for path in changes):
+            return f"a path has more than {_MAX_PATH_LENGTH} characters"
         entries = [change.after for change in changes.values()]
         ids = [entry.object_id for entry in entries if entry and entry.mode != _GITLINK]
         sizes = self._git("cat-file", "--batch-check=%(objectsize)", stdin="\n".join(ids).encode())
         total = sum(map(int, sizes.split()))
-        if total <= MOST_CHANGED_BYTES:
+        if total <= MAX_CHANGED_BYTES:
             return ""
-        return f"the changed files have {total} bytes, more than {MOST_CHANGED_BYTES}"
+        return f"the changed files have {total} bytes, more than {MAX_CHANGED_BYTES}"
 
     def _index_of(self, tree: str) -> Path:
         """An index of a tree, to be changed by its one user: a git that is killed leaves it locked."""

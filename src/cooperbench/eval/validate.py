@@ -13,8 +13,8 @@ from importlib import resources
 from typing import Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
+from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References
-from cooperbench.eval.test_side import judged_patch
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import Feature, Task
 from cooperbench.sandbox.session import SandboxSession
@@ -131,8 +131,10 @@ def _combined(
 def _examine(
     report: TaskReport, patch: bytes, features: Sequence[Feature], references: References, name: str
 ) -> Applied:
-    with TreeStore(references.executor.base(features[0].task)) as store:
-        work = judged_patch(patch, references.executor.test_side(features, store), store)
+    with TreeStore(references.tester.base(features[0].task)) as store:
+        work = drop_protected_files(
+            patch, references.tester.protected_files(features, store), store
+        )
     for file in work.dropped:
         report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
     return work
@@ -142,10 +144,10 @@ def _attack(report: TaskReport, feature: Feature, references: References) -> Non
     """Patches that implement nothing: none may be scored."""
     if not references.get(feature).success:
         return
-    with TreeStore(references.executor.base(feature.task)) as store:
-        side = references.executor.test_side((feature,), store)
+    with TreeStore(references.tester.base(feature.task)) as store:
+        side = references.tester.protected_files((feature,), store)
         for name, patch in _attacks(feature, store):
-            work = judged_patch(patch, side, store)
+            work = drop_protected_files(patch, side, store)
             report.checks += 1
             if not references.test(feature, work.patch, work.tree).success:
                 continue

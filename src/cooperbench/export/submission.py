@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from cooperbench.errors import UserError
 from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, load_run
-from cooperbench.report.pairs import JUDGED, STATES, VERDICTS, PairData
+from cooperbench.report.pairs import EVALUATED, STATES, VERDICTS, PairData
 from cooperbench.storage import read_bytes
 
 SCHEMA = "cooperbench.submission/1"
@@ -99,7 +99,7 @@ def summed_up(pairs: Sequence[Mapping[str, Any]]) -> Document:
     return {
         "versions": sorted(versions),
         "totals": totals,
-        "complete": bool(pairs) and all(pair.get("state") in JUDGED for pair in pairs),
+        "complete": bool(pairs) and all(pair.get("state") in EVALUATED for pair in pairs),
     }
 
 
@@ -185,7 +185,7 @@ def _integrity(document: Mapping[str, Any], data: bytes) -> Iterator[str]:
         yield "pairs is no list of different pairs"
     for pair in pairs:
         state, overall = pair.get("state"), mapping(pair, "verdicts").get("overall")
-        if (state in JUDGED) is not isinstance(overall, bool) or (overall is True) is not (
+        if (state in EVALUATED) is not isinstance(overall, bool) or (overall is True) is not (
             state == "passed"
         ):
             yield f"{_name(pair)}: its verdicts do not fit to the state {_short(state)}"

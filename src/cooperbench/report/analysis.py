@@ -20,7 +20,7 @@ from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import (
     ENDED,
-    JUDGED,
+    EVALUATED,
     STATES,
     PairData,
     PairKey,
@@ -225,7 +225,7 @@ def _rate_row(
         repo=place[0],
         task_id=place[1],
         pairs=len(pairs),
-        judged=sum(state in JUDGED for state in states),
+        judged=sum(state in EVALUATED for state in states),
         states={state: states.count(state) for state in STATES},
         rates=rates(pairs),
         unsound=len(pairs) - len(sound),

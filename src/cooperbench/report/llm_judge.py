@@ -46,7 +46,7 @@ _CONVERSATION_CHARACTERS = 60_000
 _PATCH_CHARACTERS = 30_000
 _TEST_CHARACTERS = 3_000
 _SHORTEST_QUOTE = 8
-_LONGEST_TEXT = 1_000
+_MAX_TEXT = 1_000
 
 
 class Case(NamedTuple):
@@ -229,11 +229,11 @@ def label_in(answer: str, sources: Mapping[str, str]) -> dict[str, Any] | None:
         for quote in listed(item, "quotes", dict)[:20]:
             source, text = str(quote.get("source")), str(quote.get("text"))
             start = sources.get(source, "").find(text)
-            if start >= 0 and _SHORTEST_QUOTE <= len(text) <= _LONGEST_TEXT:
+            if start >= 0 and _SHORTEST_QUOTE <= len(text) <= _MAX_TEXT:
                 quotes.append({"source": source, "text": text, "start": start})
-        name, why = str(item.get("symptom")), str(item.get("why", ""))[:_LONGEST_TEXT]
+        name, why = str(item.get("symptom")), str(item.get("why", ""))[:_MAX_TEXT]
         if name in SYMPTOMS and quotes:
             symptoms.append({"symptom": name, "why": why, "quotes": quotes})
-    cause, summary = str(content.get("cause")), str(content.get("summary", ""))[:_LONGEST_TEXT]
+    cause, summary = str(content.get("cause")), str(content.get("summary", ""))[:_MAX_TEXT]
     holds = cause == "none" or (cause in CAUSES and symptoms)
     return {"cause": cause, "summary": summary, "symptoms": symptoms} if holds else None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import UserError
-from cooperbench.models import MOST_AGENTS, SETTINGS, Setting
+from cooperbench.models import MAX_AGENTS, SETTINGS, Setting
 from cooperbench.report.fields import flag, listed, mapping, text_or_none
 from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, read_json_or_problem
@@ -322,7 +322,7 @@ def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
             "Parquet needs pyarrow, which is not installed; pip install 'cooperbench[report]', or write --csv"
         ) from None
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
-    known = columns(MOST_AGENTS)
+    known = columns(MAX_AGENTS)
     schema = arrow.schema([(name, types[known[name]]) for name in (rows[0] if rows else columns())])
     clean = [{name: _utf8(value) for name, value in row.items()} for row in rows]
     target = io.BytesIO()

@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 from cooperbench.report.pairs import SentMessage
 from cooperbench.report.patches import Work
 
-MOST_CHARACTERS = 64_000
+MAX_CHARACTERS = 64_000
 """Of a message that are read."""
-MOST_NAMES = 200
+MAX_NAMES = 200
 """Of one message."""
-_LONGEST_LINE = 2_000
+_MAX_LINE_LENGTH = 2_000
 _ENDINGS = (
     "py|pyi|pyx|ts|tsx|js|jsx|mjs|cjs|mts|cts|go|rs|c|h|cc|cpp|hpp|java|kt|rb|php|cs|swift|scala|sh|bash|"
     "toml|cfg|ini|json|yaml|yml|lock|md|rst|txt|sql|html|css|scss|proto|xml|tmpl|j2|snap|mod|sum"
@@ -103,7 +103,7 @@ def mentions_of(messages: Sequence[SentMessage], works: Sequence[Work]) -> tuple
 def prose_lines(message: str) -> Iterator[str]:
     """The lines outside of fenced code and quotations."""
     in_fence = False
-    for line in message[:MOST_CHARACTERS].split("\n"):
+    for line in message[:MAX_CHARACTERS].split("\n"):
         if line.lstrip().startswith(("```", "~~~")):
             in_fence = not in_fence
         elif not in_fence and not line.lstrip().startswith(">"):
@@ -111,17 +111,17 @@ def prose_lines(message: str) -> Iterator[str]:
 
 
 def names_in(message: str, paths: Collection[str]) -> list[Name]:
-    """In order, at most `MOST_NAMES`. `paths`: what patches change, by every ending of a path."""
+    """In order, at most `MAX_NAMES`. `paths`: what patches change, by every ending of a path."""
     found: list[Name] = []
     for line in prose_lines(message):
-        text = line[:_LONGEST_LINE]
+        text = line[:_MAX_LINE_LENGTH]
         for token in _NAME.finditer(text):
             if name := _name(token, paths):
                 found.append(name)
                 if name.kind == "file" and (lines := _lines(text, token)):
                     found.append(Name("lines", name.name, lines))
-        if len(found) >= MOST_NAMES:
-            return found[:MOST_NAMES]
+        if len(found) >= MAX_NAMES:
+            return found[:MAX_NAMES]
     return found
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cooperbench.report.fields import mapping, number
-from cooperbench.report.mentions import MOST_CHARACTERS, prose_lines
+from cooperbench.report.mentions import MAX_CHARACTERS, prose_lines
 from cooperbench.report.pairs import Conversation, SentMessage
 
 SIMILAR = 0.7
 """Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
 EARLIER_MESSAGES = 100
 """So many of the same sender to the same recipient are compared."""
-_MOST_SCANNED = 200_000
+_MAX_SCANNED = 200_000
 _CALLS = re.compile(
     r"(?:^|[;&|({`!\n]|\$\(|\b(?:then|do|else|if|while|time|exec|env))[ \t]*"
     r"(?:send_message|read_messages)(?![\w./=-])"
@@ -81,7 +81,7 @@ def activity_of(
 def _is_messaging(entry: Mapping[str, Any]) -> bool:
     if entry.get("action") != "run":
         return entry.get("action") == "send_message"
-    text = str(mapping(entry, "args").get("command", ""))[:_MOST_SCANNED]
+    text = str(mapping(entry, "args").get("command", ""))[:_MAX_SCANNED]
     # The cheap question first: most commands have nothing to do with messages.
     return "_message" in text and _CALLS.search(text) is not None
 
@@ -121,7 +121,7 @@ def repetitions_in(messages: Sequence[SentMessage]) -> list[Remark]:
     found = []
     said: dict[tuple[str, str], list[tuple[int, frozenset[str]]]] = {}
     for message in messages:
-        spoken = [word.lower() for word in _WORD.findall(message.text[:MOST_CHARACTERS])]
+        spoken = [word.lower() for word in _WORD.findall(message.text[:MAX_CHARACTERS])]
         if not spoken:
             continue
         sequences = frozenset(

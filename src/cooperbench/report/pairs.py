@@ -58,10 +58,10 @@ LOSSES: Mapping[Loss, Meaning] = {
     ),
 }
 """How a judged pair ended: `failed` is split by the first thing that went wrong."""
-JUDGED: tuple[State, ...] = ("passed", "failed")
+EVALUATED: tuple[State, ...] = ("passed", "failed")
 """Those with a verdict: rates are over these."""
-NOT_JUDGED: tuple[State, ...] = tuple(state for state in STATES if state not in JUDGED)
-ENDED: tuple[State, ...] = (*JUDGED, "no_reference", "unevaluated")
+NOT_EVALUATED: tuple[State, ...] = tuple(state for state in STATES if state not in EVALUATED)
+ENDED: tuple[State, ...] = (*EVALUATED, "no_reference", "unevaluated")
 """The agents came to an end: what they did and cost is on record."""
 
 
@@ -177,7 +177,7 @@ class PairData:
     def verdicts(self) -> dict[str, bool | None]:
         """By the names in `VERDICTS`; None where one does not apply or an older record does not tell. Empty where the
         state is neither passed nor failed."""
-        if self.state not in JUDGED:
+        if self.state not in EVALUATED:
             return {}
         found = {
             "individual": flag(self.evaluation, "individual_success"),
@@ -212,7 +212,7 @@ class PairData:
     @property
     def _judged(self) -> Mapping[str, Any] | None:
         """eval.json where there is a verdict."""
-        return self.evaluation if self.state in JUDGED else None
+        return self.evaluation if self.state in EVALUATED else None
 
     @property
     def unsound(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from cooperbench.diff import HUNK
 from cooperbench.git import decode_path
 
-_LONGEST_LINE = 1_000
+_MAX_LINE_LENGTH = 1_000
 """Characters of a line that are looked at."""
 _CODE = re.compile(r"\.(?:pyi?|[cm]?[jt]sx?|go|rs|java|kt|cs|c|cc|cpp|h|hpp|swift|scala|rb|php)$")
 _NAME = r"([A-Za-z_$][\w$]{0,120})"
@@ -299,7 +299,7 @@ def _lines(path: str, hunk: Hunk) -> Iterator[ChangedLine]:
     # Git's heading is the nearest line above that is not indented, so everything in the hunk may be inside.
     scopes: list[tuple[int, str]] = []
     for place, line in enumerate((f" {hunk.heading}", *hunk.lines), hunk.patch_line - 1):
-        text = line[1:_LONGEST_LINE]
+        text = line[1:_MAX_LINE_LENGTH]
         if not text.strip() or line.startswith("\\"):
             continue
         expanded = text.expandtabs(4)

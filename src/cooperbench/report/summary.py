@@ -15,8 +15,8 @@ from cooperbench.report.fields import flag, mapping, number
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.pairs import (
-    JUDGED,
-    NOT_JUDGED,
+    EVALUATED,
+    NOT_EVALUATED,
     STATES,
     VERDICTS,
     PairData,
@@ -30,7 +30,7 @@ from cooperbench.text import dollars_text, duration_text, plural, printable
 
 SCHEMA = "cooperbench.summary/1"
 MAX_ROWS = 40
-_COUNTS = {state: "errors" if state == "error" else state for state in NOT_JUDGED}
+_COUNTS = {state: "errors" if state == "error" else state for state in NOT_EVALUATED}
 """What the numbers of pairs in these states are called."""
 _VERDICTS = {
     "individual_success": "individual",
@@ -104,11 +104,11 @@ def _cost_of(folder: Path) -> float:
 
 def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
     states = [pair.state for pair in pairs]
-    judged = [pair for pair in pairs if pair.state in JUDGED]
+    judged = [pair for pair in pairs if pair.state in EVALUATED]
     results = [pair for pair in pairs if is_completed(pair.result)]
     agents = [agent for pair in results for agent in pair.agents]
     lines = [_line(pair) for pair in pairs]
-    verdicts = [line for line in lines if line["state"] in JUDGED]
+    verdicts = [line for line in lines if line["state"] in EVALUATED]
     sound = [line for line in verdicts if not line["unsound"]]
     unsound = {"pairs": len(verdicts) - len(sound), "rates": _rates(sound)}
     return {
@@ -257,7 +257,7 @@ def _pair_lines(results: Sequence[dict[str, Any]], *, with_merge: bool) -> list[
 def _pair_row(one: dict[str, Any]) -> tuple[str, ...]:
     place = (one["repo"], str(one["task_id"]), ",".join(map(str, one["features"])))
     error = printable(one["error"] or "")
-    if one["state"] not in JUDGED:
+    if one["state"] not in EVALUATED:
         return (*place, "", "", "", STATES[one["state"]].short, error[:100])
     merge = (one["merge_status"] or NOTHING) + (" (union)" if one["strategy"] == "union" else "")
     alone, together, overall = (

@@ -26,7 +26,7 @@ from cooperbench.report.formatting import (
 )
 from cooperbench.report.llm_judge import JudgeReport
 from cooperbench.report.loading import left_out_lines
-from cooperbench.report.pairs import ENDED, NOT_JUDGED, STATES, VERDICTS
+from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS
 from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.text import dollars_text, duration_text, plural
 
@@ -108,7 +108,7 @@ def _rates(analysis: Analysis) -> Table:
 
 
 def _states(row: RateRow) -> Iterator[str]:
-    counts = {state: row.states[state] for state in NOT_JUDGED}
+    counts = {state: row.states[state] for state in NOT_EVALUATED}
     left_out = ", ".join(
         f"{count} {STATES[state].short}" for state, count in counts.items() if count
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cooperbench.runner.experiment import Arm
 
 _MESSAGE_CHARACTERS = 160
-_MOST_RUNNING = 12
+_MAX_RUNNING = 12
 
 
 def agent_title(agent_id: str) -> str:
@@ -62,8 +62,8 @@ def header_lines(arms: Sequence[Arm]) -> list[str]:
         lines = [
             f"Evaluating {plural(to_evaluate, 'pair')} of {config.run_name} on {config.backend}"
         ]
-        if judged := sum(len(arm.pairs) for arm in arms) - to_evaluate:
-            lines.append(f"{judged} more are evaluated already (--force judges them again)")
+        if evaluated := sum(len(arm.pairs) for arm in arms) - to_evaluate:
+            lines.append(f"{evaluated} more are evaluated already (--force judges them again)")
         return lines
     sizes = sorted({len(pair.feature_ids) for pair in pairs} or {2})
     agents = "–".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) + " agents"
@@ -101,7 +101,7 @@ class Display:
         self._waiting: dict[tuple[Pair, str], tuple[float, str]] = {}
         """For a provider that fails: which agent, since when, and why."""
         self._counts = {"passed": 0, "failed": 0, "errors": 0, "no reference": 0}
-        self._ran = self._judged = self._to_run = self._to_evaluate = 0
+        self._ran = self._evaluated = self._to_run = self._to_evaluate = 0
         self._cost = 0.0
         self._began = time.monotonic()
 
@@ -158,7 +158,7 @@ class Display:
         passed = "passed" if evaluation.get("overall_success") else "failed"
         counted = {"completed": passed, "no_reference": "no reference"}
         with self._lock:
-            self._judged += 1
+            self._evaluated += 1
             self._counts[counted.get(evaluation["status"], "errors")] += 1
         self._tell(pair, verdict_text(evaluation))
 
@@ -217,21 +217,24 @@ class LiveDisplay(Display):
         with self._lock:
             now = time.monotonic()
             table = Table.grid(padding=(0, 2))
-            for pair, started in list(self._running.items())[:_MOST_RUNNING]:
+            for pair, started in list(self._running.items())[:_MAX_RUNNING]:
                 table.add_row(
                     Text("●", style="cyan"), Text(pair.label), duration_text(now - started)
                 )
-            for (pair, agent_id), (since, reason) in list(self._waiting.items())[:_MOST_RUNNING]:
+            for (pair, agent_id), (since, reason) in list(self._waiting.items())[:_MAX_RUNNING]:
                 waits = f"{agent_title(agent_id)} waits for its model since {duration_text(now - since)}: {reason}"
                 table.add_row(
                     Text("!", style="red"), Text(pair.label), Text(printable(waits), no_wrap=True)
                 )
-            if (hidden := len(self._running) - _MOST_RUNNING) > 0:
+            if (hidden := len(self._running) - _MAX_RUNNING) > 0:
                 table.add_row("", Text(f"… {hidden} more", style="dim"), "")
             return Group(Text(self._status(now)), table)
 
     def _status(self, now: float) -> str:
-        done, total = self._ran + self._judged, self._to_run + max(self._to_evaluate, self._judged)
+        done, total = (
+            self._ran + self._evaluated,
+            self._to_run + max(self._to_evaluate, self._evaluated),
+        )
         elapsed = now - self._began
         left = (
             f", about {duration_text(elapsed / done * (total - done))} left"
@@ -243,5 +246,7 @@ class LiveDisplay(Display):
             for name, number in self._counts.items()
             if number or name != "no reference"
         )
-        ran = f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._judged}"
+        ran = (
+            f"pairs {self._ran}/{self._to_run}" if self._to_run else f"evaluated {self._evaluated}"
+        )
         return f"{ran}  {counts}  {dollars_text(self._cost)}  {duration_text(elapsed)}{left}"

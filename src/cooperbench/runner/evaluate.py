@@ -10,9 +10,9 @@ from typing import Any
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, select_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
-from cooperbench.eval.executor import TestExecutor, not_run
+from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References, sound_pairs
-from cooperbench.eval.test_side import judged_patch
+from cooperbench.eval.test_runs import PatchTester, not_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.report.loading import read_pairs
@@ -138,11 +138,11 @@ def run_patch_test(
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxSession(backends.get_backend(backend)) as session:
-        executor = TestExecutor(session, timeout)
-        references = References(executor, check_eval_network(eval_network))
+        tester = PatchTester(session, timeout)
+        references = References(tester, check_eval_network(eval_network))
         reference = references.get(feature)
-        with TreeStore(executor.base(task)) as store:
-            work = judged_patch(patch, executor.test_side((feature,), store), store)
+        with TreeStore(tester.base(task)) as store:
+            work = drop_protected_files(patch, tester.protected_files((feature,), store), store)
         if work.patch:
             run = references.test(feature, work.patch, work.tree)
         else:

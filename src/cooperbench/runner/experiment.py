@@ -19,8 +19,8 @@ from cooperbench.agents.registry import get_agent
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval import backends
 from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
-from cooperbench.eval.executor import TestExecutor
 from cooperbench.eval.reference import References, ReferenceStore
+from cooperbench.eval.test_runs import PatchTester
 from cooperbench.models import Pair, Usage, seats_of
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import finished, with_retries
@@ -140,8 +140,10 @@ def carry_out(
         on_start()
         _save_configs(arms)
         to_run = sum(len(arm.to_run) for arm in arms)
-        to_judge = sum(len(arm.to_evaluate) for arm in arms) + (to_run if config.auto_eval else 0)
-        display.begin(header_lines(arms), to_run=to_run, to_evaluate=to_judge)
+        to_evaluate = sum(len(arm.to_evaluate) for arm in arms) + (
+            to_run if config.auto_eval else 0
+        )
+        display.begin(header_lines(arms), to_run=to_run, to_evaluate=to_evaluate)
         stack.callback(display.end)
         for note in (*notes, *([f"Messages: {mailboxes.description}"] if mailboxes else ())):
             display.note(note)
@@ -155,9 +157,9 @@ def carry_out(
                     here = list(map(_without_evaluation, arms)) if batch else arms
                     Experiment(here, session, display, mailboxes, budget).work_through()
                 if batch:
-                    from cooperbench.runner.executors.batch_engine import judge_by_batch
+                    from cooperbench.runner.executors.batch_engine import evaluate_by_batch
 
-                    judge_by_batch(batch, arms, display)
+                    evaluate_by_batch(batch, arms, display)
             elif engine:
                 Driver(engine, arms, display, budget).work_off()
         finally:
@@ -221,45 +223,45 @@ class Experiment:
         self._display = display
         self._mailboxes = mailboxes
         self._budget = budget
-        executor = TestExecutor(session, config.test_timeout_seconds, config.run_name)
-        self._references = References(executor, config.eval_network, store, display.note)
+        tester = PatchTester(session, config.test_timeout_seconds, config.run_name)
+        self._references = References(tester, config.eval_network, store, display.note)
         self._evaluations = session.pool(config.eval_concurrency, "eval")
         self._stopped_by: RunStopped | None = None
 
     def work_through(self) -> None:
         config = self._arms[0].config
         to_run = [pair for arm in self._arms for pair in arm.to_run]
-        to_judge = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
-        judged = [pair for _, pair in to_judge]
+        to_evaluate = [(arm.config, pair) for arm in self._arms for pair in arm.to_evaluate]
+        evaluated = [pair for _, pair in to_evaluate]
         for name in dict.fromkeys(config.agents) if to_run else ():
             # Slow imports. If one fails, the agent itself reports that later, with a better message.
             self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
         self._session.prepare(
-            [pair.task for pair in (*to_run, *judged)],
+            [pair.task for pair in (*to_run, *evaluated)],
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),
         )
         # Agents are at work for longer than golden patches take: both begin at once.
-        expected = [*(to_run if config.auto_eval else ()), *judged]
+        expected = [*(to_run if config.auto_eval else ()), *evaluated]
         told = partial(self._display.progress, "Reference")
         futures: list[Future[Any]] = [*self._references.begin(expected, self._evaluations, told)]
-        futures += [self._judge(*one) for one in to_judge]
+        futures += [self._evaluate(*one) for one in to_evaluate]
         agents = self._session.pool(config.concurrency, "pair")
         futures += [agents.submit(self._run, *one) for one in interleaved(self._arms)]
         try:
-            self._session.drain(futures, lambda done: self._judge(*done) if done else None)
+            self._session.drain(futures, lambda done: self._evaluate(*done) if done else None)
         except Interrupted:
             if self._stopped_by is not None:
                 raise self._stopped_by from None
             raise
 
-    def _judge(self, config: RunConfig, pair: Pair) -> Future[None]:
-        def judge() -> None:
+    def _evaluate(self, config: RunConfig, pair: Pair) -> Future[None]:
+        def evaluate() -> None:
             self._check_stop()
             paths, setting, canary = config.paths, config.setting, config.canary
             found = evaluate_and_write(paths, pair, setting, self._references, canary=canary)
             self._display.evaluated(pair, found)
 
-        return self._evaluations.submit(judge)
+        return self._evaluations.submit(evaluate)
 
     def _run(self, config: RunConfig, pair: Pair) -> tuple[RunConfig, Pair] | None:
         """The same, if there is a result that is to be judged."""

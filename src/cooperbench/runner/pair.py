@@ -17,7 +17,7 @@ from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import AgentSession
-from cooperbench.eval.trees import MOST_PATCH_BYTES
+from cooperbench.eval.trees import MAX_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
 from cooperbench.runner.config import Assigned, RunConfig
@@ -67,7 +67,7 @@ def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
 
 def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
     """What the agent has done, committed or not; AgentFailure where it has broken its tools, or it is too large."""
-    words = ("snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MOST_PATCH_BYTES))
+    words = ("snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MAX_PATCH_BYTES))
     argv = ["bash", "-c", sandbox_script("snapshot.sh"), *words]
     done = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
     problem: object = done.stderr_read().strip()[-300:]

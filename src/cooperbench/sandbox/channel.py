@@ -32,9 +32,9 @@ READ_FILE_LIMIT = 256 * 1024 * 1024
 _INLINE_LIMIT = 8192
 """Larger contents follow the request as raw bytes, for which the other end starts a process."""
 _SMALLEST_CHUNK = 65536
-_LONGEST_LINE = 1000
+_MAX_LINE_LENGTH = 1000
 _READ_SIZE = 1 << 18
-_LONGEST_TIMEOUT_SECONDS = 20 * 24 * 3600.0
+_MAX_TIMEOUT_SECONDS = 20 * 24 * 3600.0
 """poll(2) cannot wait for 25 days."""
 _READ_SECONDS = 120.0
 _BYTES_PER_SECOND = 1_000_000
@@ -152,7 +152,7 @@ def wait_for(fd: int, event: int, deadline: float) -> None:
     """Until a file can be read or written (an event of poll(2)) or has ended; TimeoutError at the deadline."""
     poller = select.poll()
     poller.register(fd, event)
-    if not poller.poll(min(max(deadline - time.monotonic(), 0.0), _LONGEST_TIMEOUT_SECONDS) * 1000):
+    if not poller.poll(min(max(deadline - time.monotonic(), 0.0), _MAX_TIMEOUT_SECONDS) * 1000):
         raise TimeoutError("no answer in time")
 
 
@@ -181,7 +181,7 @@ class Channel:
         """Run one command; see `RichSandbox.run`. A folder that is not there is the result 126."""
         if not command.argv:
             raise ValueError("a command needs at least one word")
-        timeout_seconds = min(max(command.timeout_seconds, 0.001), _LONGEST_TIMEOUT_SECONDS)
+        timeout_seconds = min(max(command.timeout_seconds, 0.001), _MAX_TIMEOUT_SECONDS)
         chunk = max(command.output_limit // 2, _SMALLEST_CHUNK)
         content, payload = _content_words(command.stdin)
         words = [
@@ -273,7 +273,9 @@ class Channel:
         header = self._line(deadline)
         refused = _REFUSED.fullmatch(header)
         if refused and refused[2] == b"broken":
-            raise self._break(_show(self._exactly(min(int(refused[3]), _LONGEST_LINE), deadline)))
+            raise self._break(
+                _show(self._exactly(min(int(refused[3]), _MAX_LINE_LENGTH), deadline))
+            )
         match = refused or expected.fullmatch(header)
         if match is None or int(match[1]) != self._last_id:
             raise self._break(f"it answered {_show(header)!r}")
@@ -285,7 +287,7 @@ class Channel:
         raise error_class(f"{problem}: {_show(message)}")
 
     def _encoded(self, most_bytes: int, deadline: float) -> bytes:
-        encoded = self._line(deadline, limit=most_bytes * 4 // 3 + _LONGEST_LINE)
+        encoded = self._line(deadline, limit=most_bytes * 4 // 3 + _MAX_LINE_LENGTH)
         try:
             return base64.b64decode(encoded, validate=True)
         except binascii.Error as error:
@@ -297,7 +299,7 @@ class Channel:
             raise self._break(f"it closed its answer with {_show(closing)!r}")
         self._broken = ""
 
-    def _line(self, deadline: float, limit: int = _LONGEST_LINE) -> bytes:
+    def _line(self, deadline: float, limit: int = _MAX_LINE_LENGTH) -> bytes:
         searched = 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)

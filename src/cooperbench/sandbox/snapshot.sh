@@ -1,4 +1,4 @@
-# snapshot.sh REPO BASE_GIT_DIR OUTPUT MOST_BYTES: the difference between the base commit and the work tree, as a patch.
+# snapshot.sh REPO BASE_GIT_DIR OUTPUT MAX_BYTES: the difference between the base commit and the work tree, as a patch.
 # Untracked files count, ignored ones do not. Index and object store are ours, so that whatever the agent did to
 # REPO/.git (commits, resets, hooks, config, deletion) does not matter. Run by bash in the agent's sandbox.
 set -euo pipefail

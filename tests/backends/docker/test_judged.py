@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import SandboxDead, SandboxDestroyed, SandboxError
-from cooperbench.eval.executor import RUNNER, run_tests
+from cooperbench.eval.test_runs import RUNNER, run_tests
 from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:

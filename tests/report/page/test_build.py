@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cooperbench.errors import UserError
 from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import build_page, embedded_json
-from cooperbench.report.page.content import MOST_CHARACTERS, cut
+from cooperbench.report.page.content import MAX_CHARACTERS, cut
 from tests.report.factory import keys_of, write_run
 from tests.report.page.conftest import PAIRS
 
@@ -132,11 +132,11 @@ def test_no_content_ends_the_element_that_it_stands_in(content: dict[str, object
     )
 
 
-@given(st.integers(0, 3 * MOST_CHARACTERS))
+@given(st.integers(0, 3 * MAX_CHARACTERS))
 def test_long_texts_keep_both_ends_and_say_what_is_missing(length: int) -> None:
     text = "".join(chr(97 + place % 26) for place in range(length))
     short = cut(text)
-    assert len(short) <= MOST_CHARACTERS + 100
+    assert len(short) <= MAX_CHARACTERS + 100
     if short != text:
         begin, _, rest = short.partition("\n[… ")
         number, _, end = rest.partition(" characters left out; the whole is in the logs …]\n")

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.images import INSTALLS, ImageStore, Say, layer_name
+from cooperbench.backends.docker.images import DEPENDENCY_LAYER, ImageStore, Say, layer_name
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.backends.ownership import lock_path, locked
@@ -88,7 +88,7 @@ class DockerBackend:
 
     @contextlib.contextmanager
     def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
-        name = layer_name(INSTALLS, task, key)
+        name = layer_name(DEPENDENCY_LAYER, task, key)
         with self._alone_with(name):
             yield name if self.images.find_layer(name) else None
 
@@ -96,7 +96,7 @@ class DockerBackend:
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
         return self.images.commit(
-            sandbox, layer_name(INSTALLS, task, key), task, source, INSTALLS
+            sandbox, layer_name(DEPENDENCY_LAYER, task, key), task, source, DEPENDENCY_LAYER
         ).name
 
     @staticmethod

@@ -35,9 +35,9 @@ kill -KILL "$service"
 wait "$service"
 """
 """Ends Podman's service with this process: its stdin closes then, also after SIGKILL."""
-_MOST_IDLE_CONNECTIONS = 64
+_MAX_IDLE_CONNECTIONS = 64
 _ANY_VERSION = "1.41"
-_LONGEST_WORDS = 300
+_MAX_WORDS = 300
 _GONE = "no such container|not running|can only create exec sessions on running|container state improper"
 _ADVICE = {
     "no space left on device|disk quota exceeded": "the engine's disk is full; free some space:"
@@ -73,14 +73,14 @@ def translated(error: Exception, doing: str, client: str = "docker") -> CooperBe
     from urllib3.exceptions import HTTPError
 
     words = words_of(error)
-    line = f"{doing}: {head_and_tail(words, _LONGEST_WORDS, ' … ')}"
+    line = f"{doing}: {head_and_tail(words, _MAX_WORDS, ' … ')}"
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, words, re.IGNORECASE):
             return UserError(f"{line} - {advice.format(client=client)}")
     if isinstance(error, requests.exceptions.ReadTimeout | TimeoutError):
         return SandboxTimeout(f"{doing}: the engine did not answer in time")
     if isinstance(error, requests.exceptions.ConnectionError | ConnectionError | HTTPError):
-        return EngineGone(f"{doing}: the engine is gone ({words[:_LONGEST_WORDS]})")
+        return EngineGone(f"{doing}: the engine is gone ({words[:_MAX_WORDS]})")
     status = getattr(getattr(error, "response", None), "status_code", None)
     gone = status == 404 or re.search(_GONE, words, re.IGNORECASE)
     return NotThere(line) if gone else SandboxError(line)
@@ -91,7 +91,7 @@ def cannot_connect(error: Exception, where: str, wanted: str) -> UserError:
     # The operating system's words, where there are any: what libraries wrap around them tells nothing more.
     words = words_of(error)
     found = re.search(r"\[Errno \d+\] [^'\"()]+", words)
-    words = found[0] if found else words[:_LONGEST_WORDS]
+    words = found[0] if found else words[:_MAX_WORDS]
     what, podman = f"cannot connect to {wanted} at {where}", wanted == "Podman"
     if isinstance(error, ImportError) or "paramiko" in words:
         advice = "pip install 'docker[ssh]'"
@@ -293,7 +293,7 @@ def _knock(where: str) -> None:
 
 def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """docker-py's client with the engine's version, and what the engine says of that."""
-    idle = _MOST_IDLE_CONNECTIONS
+    idle = _MAX_IDLE_CONNECTIONS
     api = docker.APIClient(where, _ANY_VERSION, ANSWER_SECONDS, max_pool_size=idle, **options)
     # There is no proxy to a socket of this machine, and looking for one takes time with every request.
     api.trust_env = not where.startswith("unix://")

@@ -44,7 +44,7 @@ PREPARED = "cooperbench.prepared"
 """On images without history, for agents: the id of the image for test runs."""
 JUDGED = "cooperbench.judged"
 """On images without later commits, for test runs: the id of the image that they were made from."""
-INSTALLS = "cooperbench.installs"
+DEPENDENCY_LAYER = "cooperbench.installs"
 """On images with what a runner installs: the id of the image that they were made from."""
 _BASE_GIT_DIR = "/cooperbench/base.git"
 _FORMAT = 2
@@ -312,7 +312,7 @@ class ImageStore:
         """Remove the layers that we made, of some tasks or of all; if asked also the images that we built."""
         removed = []
         # Layers first: the others are below them.
-        for kind in (PREPARED, INSTALLS, JUDGED, *([CONTEXT] if built else [])):
+        for kind in (PREPARED, DEPENDENCY_LAYER, JUDGED, *([CONTEXT] if built else [])):
             for name in self.made(kind, tasks):
                 with suppress(NotThere), self._engine.faults(f"removing {name}"):
                     self._engine.api.remove_image(name, force=True)

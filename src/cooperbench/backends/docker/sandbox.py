@@ -57,12 +57,12 @@ _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
 CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
 """On stderr: nothing more will come on stdout, although the connection stays."""
 _READ_SIZE = 1 << 18
-_LONGEST_WAIT_SECONDS = 1.0
+_MAX_WAIT_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _STDERR_KEPT = 4000
 _OVERTAKEN_SECONDS = 0.5
 _HEADER_SIZE = 8
-_MOST_ARCHIVE_BYTES = 200 * 1024**2
+_MAX_ARCHIVE_BYTES = 200 * 1024**2
 _STDERR = 2
 _log = logging.getLogger("cooperbench")
 
@@ -142,8 +142,8 @@ class DockerSandbox(RichSandbox):
             pieces, _ = self._engine.api.get_archive(self.container, path)
             for piece in pieces:
                 archive += piece
-                if len(archive) > _MOST_ARCHIVE_BYTES:
-                    raise errors.SandboxRefused(f"{path} has more than {_MOST_ARCHIVE_BYTES} bytes")
+                if len(archive) > _MAX_ARCHIVE_BYTES:
+                    raise errors.SandboxRefused(f"{path} has more than {_MAX_ARCHIVE_BYTES} bytes")
         other.write_file(target, bytes(archive))
 
     def _remove(self) -> None:
@@ -362,7 +362,7 @@ class ContainerStream:
 
     def _wait(self, event: int, deadline: float) -> None:
         # In turns: a stream that is closed by another thread, or one that cannot be polled for writing, is seen then.
-        turn = time.monotonic() + _LONGEST_WAIT_SECONDS
+        turn = time.monotonic() + _MAX_WAIT_SECONDS
         try:
             wait_for(self._socket.fileno(), event, min(deadline, turn))
         except TimeoutError:

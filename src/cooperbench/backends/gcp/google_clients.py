@@ -37,8 +37,8 @@ NOT_INSTALLED = (
     " or use --backend local or --backend docker"
 )
 _LIBRARIES = ("google", "requests", "urllib3", "grpc")
-_LONGEST_WORDS = 300
-_LONGEST_LABEL = 63
+_MAX_WORDS = 300
+_MAX_LABEL = 63
 _RETRY_SECONDS = 120.0
 
 
@@ -106,7 +106,7 @@ def translated(error: Exception, doing: str) -> CooperBenchError:
         return UserError(NOT_INSTALLED)
     words = re.sub(r"\s+", " ", str(error) or type(error).__name__)
     words = re.sub(r"^\d{3} ((GET|POST|PUT|DELETE|PATCH) \S+: )?", "", words)
-    words = printable(words)[:_LONGEST_WORDS].strip()
+    words = printable(words)[:_MAX_WORDS].strip()
     kind, code = f"{type(error).__module__}.{type(error).__name__}", getattr(error, "code", None)
     everything = (
         f"{code} {kind} {error} {getattr(error, 'reason', '')} {getattr(error, 'errors', '')}"
@@ -179,7 +179,7 @@ def resource_labels(run_name: str, purpose: str) -> dict[str, str]:
 
 def _label(text: str) -> str:
     """Google takes small letters, digits, `_` and `-`."""
-    return re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:_LONGEST_LABEL].strip("-") or "-"
+    return re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:_MAX_LABEL].strip("-") or "-"
 
 
 def host_filter() -> str:

@@ -26,7 +26,7 @@ from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
 
 _ENGINE_SOCKET = "/var/run/docker.sock"
-_LONGEST_FOLDER = 40
+_MAX_FOLDER = 40
 _CONNECT_SECONDS = 120.0
 _GOOGLE_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io")
 
@@ -41,7 +41,7 @@ class Keys:
             )
         # The path of a socket may not be long.
         usual = tempfile.gettempdir()
-        place = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
+        place = usual if len(usual) < _MAX_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
         self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=place))
         self.private = self.folder / "key"
         options = ["-q", "-t", "ed25519", "-N", "", "-C", SSH_USER, "-f", str(self.private)]

@@ -30,7 +30,7 @@ from cooperbench.errors import (
     SandboxError,
     SandboxTimeout,
 )
-from cooperbench.retry import Once
+from cooperbench.retry import SingleFlight
 from cooperbench.sandbox.contract import ResourceUse, SandboxOptions
 from cooperbench.temporary import remove_tree
 
@@ -69,7 +69,7 @@ class Machine(DockerBackend):
         self.ended_at: float | None = None
         self.ends_at = self._started_at + description.scheduling.max_run_duration.seconds
         self._sandbox_type = partial(MachineSandbox, self._is_running)
-        self._prepared: Once[Task, Image] = Once()
+        self._prepared: SingleFlight[Task, Image] = SingleFlight()
         self.tasks: set[Task] = set()
         """Those whose images it has."""
         self.promised = 0

@@ -31,7 +31,7 @@ NOT_STARTED = "the sandbox did not start: "
 _OPEN_SECONDS = 60.0
 _DYING_SECONDS = 5.0
 _READ_BYTES = 1 << 18
-_LONGEST_POLL_SECONDS = 3600.0
+_MAX_POLL_SECONDS = 3600.0
 
 
 class LocalSandbox(RichSandbox):
@@ -234,7 +234,7 @@ def _read_until(outputs: dict[int, CappedOutput], deadline: float) -> bool:
         left_seconds = deadline - time.monotonic()
         if left_seconds <= 0:
             return False
-        for fd, _ in poller.poll(min(left_seconds, _LONGEST_POLL_SECONDS) * 1000):
+        for fd, _ in poller.poll(min(left_seconds, _MAX_POLL_SECONDS) * 1000):
             data = os.read(fd, _READ_BYTES)
             outputs[fd].add(data)
             if not data:

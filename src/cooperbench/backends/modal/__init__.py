@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from cooperbench.sandbox.contract import RichSandbox
 
 __all__ = ["ModalBackend"]
-_LONGEST_LIFETIME_SECONDS = 24 * 3600
+_MAX_LIFETIME_SECONDS = 24 * 3600
 """Modal's limit."""
 _CREATE_SECONDS = 25 * 60.0
 """Modal's client itself waits 21 minutes for a machine."""
 _SESSION = "cooperbench-session"
-_MOST_ENDING = 20
+_MAX_ENDING = 20
 _log = logging.getLogger("cooperbench")
 
 
@@ -88,7 +88,7 @@ class ModalBackend:
         if options.programs is not None:
             # Uploaded once: Modal keeps files by their content.
             content = content.add_local_dir(options.programs, PROGRAMS_DIR)
-        lifetime_seconds = min(max(1, timeout), _LONGEST_LIFETIME_SECONDS)
+        lifetime_seconds = min(max(1, timeout), _MAX_LIFETIME_SECONDS)
         name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
 
         async def create() -> modal.Sandbox:
@@ -236,7 +236,7 @@ def _end_tagged(
     """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
     import modal
 
-    slots = asyncio.Semaphore(_MOST_ENDING)
+    slots = asyncio.Semaphore(_MAX_ENDING)
 
     async def end(sandbox: modal.Sandbox) -> str:
         async with slots:

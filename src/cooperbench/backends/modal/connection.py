@@ -35,8 +35,8 @@ RETRY_SECONDS = 20.0
 """How long a call is repeated that was rate limited or could not be carried out."""
 CREATE_RETRY_SECONDS = 60.0
 """The same for making an image or a sandbox. The layers above retry too."""
-_MOST_CREATING = 50
-_LONGEST_MESSAGE = 300
+_MAX_CREATING = 50
+_MAX_MESSAGE = 300
 _OTHERWISE = "or use --backend local or --backend docker"
 _QUOTA = r"\b(billing|budget|spend|spending|payment|credits?|plan limit|usage limit|suspended)\b"
 _TRANSPORTS = ("grpclib", "h2", "aiohttp")
@@ -77,7 +77,7 @@ class Connection:
         self.process = os.getpid()
         self.stopped = threading.Event()
         """Once set, nothing more is created: the run is being stopped."""
-        self._slots = threading.BoundedSemaphore(_MOST_CREATING)
+        self._slots = threading.BoundedSemaphore(_MAX_CREATING)
         try:
             self.client, self.app = self.call("connecting to Modal", self._connect)
         except Gone as error:
@@ -148,7 +148,7 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
     from modal import exception as modal
 
     message = printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[
-        :_LONGEST_MESSAGE
+        :_MAX_MESSAGE
     ].strip()
     match error:
         case modal.AuthError():

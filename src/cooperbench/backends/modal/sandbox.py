@@ -64,7 +64,7 @@ _OUT_OF_MEMORY = ("KERNEL_OOM_KILL", "MEMORY_THRASHING_EVICTION")
 """Of its own memory; MEMORY_MANAGER_EVICTION means that Modal's machine had too little."""
 _PIECE_BYTES = 1 << 20
 """Of one request; servers refuse messages of a few megabytes."""
-_MOST_WAITING_PIECES = 256
+_MAX_WAITING_PIECES = 256
 _ENDED_BY_DEADLINE = -1
 """What the client gives for an exit code at the time limit of an exec."""
 _log = logging.getLogger("cooperbench")
@@ -356,7 +356,7 @@ class ExecTransport:
             with faults("reading from a command"):
                 async for chunk in self._process.stdout:
                     self._chunks.put(chunk)
-                    while self._chunks.qsize() > _MOST_WAITING_PIECES:
+                    while self._chunks.qsize() > _MAX_WAITING_PIECES:
                         await asyncio.sleep(0.05)
         except errors.CooperBenchError as error:
             self._chunks.put(error)

@@ -18,16 +18,24 @@ from cooperbench.report.coordination import Coordination, PairFiles, coordinatio
 from cooperbench.report.fields import listed, mapping, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
-from cooperbench.report.pairs import ENDED, LOSSES, NOT_JUDGED, STATES, VERDICTS, Meaning, PairData
+from cooperbench.report.pairs import (
+    ENDED,
+    LOSSES,
+    NOT_EVALUATED,
+    STATES,
+    VERDICTS,
+    Meaning,
+    PairData,
+)
 from cooperbench.report.patches import ChangedFile, Work, meetings
 from cooperbench.report.tables import ablation_table
 from cooperbench.storage import read_bytes, read_json, utc_now
 from cooperbench.text import head_and_tail
 
-MOST_CHARACTERS = 12_000
+MAX_CHARACTERS = 12_000
 """Of one text of a trajectory, e.g. what a command printed."""
-MOST_FILE_CHARACTERS = 60_000
-MOST_LINES_OF_A_FILE = 2_000
+MAX_FILE_CHARACTERS = 60_000
+MAX_LINES_OF_A_FILE = 2_000
 _SHOWN_FILES = {
     "result.json", "eval.json", "conversation.json", "task_log.json", "judge.json", "merged.patch",
 }  # fmt: skip
@@ -41,13 +49,13 @@ _OF_ENTRIES = (
     "observation",
 )
 SCHEMA = "cooperbench.page/2"
-_MOST_PROBLEMS = 2_000
-_MOST_ERROR_CHARACTERS = 300
-_MOST_TASKS = 100
+_MAX_PROBLEMS = 2_000
+_MAX_ERROR_CHARACTERS = 300
+_MAX_TASKS = 100
 OUTCOMES: dict[str, Meaning] = {
     **{str(loss): one for loss, one in LOSSES.items()},
     "running": Meaning("▸", "running", "the agents are at work"),
-    **{state: STATES[state] for state in NOT_JUDGED},
+    **{state: STATES[state] for state in NOT_EVALUATED},
 }
 """What the page counts, draws and filters by: the states, with `failed` in three kinds, and `running`."""
 
@@ -100,7 +108,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
         "coordination": [],
         "repos": sorted({pair["repo"] for pair in pairs}),
         "pairs": pairs,
-        "problems": analysis.problems[:_MOST_PROBLEMS],
+        "problems": analysis.problems[:_MAX_PROBLEMS],
         "finished": not {"running", "missing", "unevaluated"}.intersection(outcomes),
     }
 
@@ -145,7 +153,7 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "suspicious": len(pair.suspicious),
     }
     if error := pair.error or (pair.merged.get("error") if pair.state == "failed" else ""):
-        cell["error"] = str(error)[:_MOST_ERROR_CHARACTERS]
+        cell["error"] = str(error)[:_MAX_ERROR_CHARACTERS]
     return cell
 
 
@@ -188,7 +196,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     return detail, found
 
 
-def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+def cut(text: str, most: int = MAX_CHARACTERS) -> str:
     """Beginning and end of a long text: errors stand at the end."""
     return head_and_tail(
         text, most, "\n[… {cut} characters left out; the whole is in the logs …]\n"
@@ -245,7 +253,7 @@ def _team(pair: PairData) -> dict[str, Any] | None:
     """What became of the tools of setting team; None in other settings."""
     if not mapping(pair.result, "team_features"):
         return None
-    tasks = listed(read_json(pair.paths.tasks), "tasks", dict)[:_MOST_TASKS]
+    tasks = listed(read_json(pair.paths.tasks), "tasks", dict)[:_MAX_TASKS]
     keys = ("id", "title", "owner", "state", "note")
     return {
         "features": mapping(pair.result, "team_features"),
@@ -266,7 +274,7 @@ def _files(pair: PairData) -> Iterator[dict[str, Any]]:
         record: dict[str, Any] = {"name": name, "bytes": path.stat().st_size}
         if name in shown:
             record["text"] = cut(
-                (read_bytes(path) or b"").decode("utf-8", "replace"), MOST_FILE_CHARACTERS
+                (read_bytes(path) or b"").decode("utf-8", "replace"), MAX_FILE_CHARACTERS
             )
         yield record
 
@@ -302,7 +310,7 @@ def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
 
 def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[str, Any]:
     met = {change for other in others for change in meetings(file, other)}
-    left = MOST_LINES_OF_A_FILE
+    left = MAX_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:
         lines = hunk.lines[: max(0, left)]

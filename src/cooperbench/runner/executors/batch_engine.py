@@ -21,7 +21,7 @@ from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJob, batch_client, o
 from cooperbench.backends.gcp.google_clients import OURS, PURPOSE, RUN, resource_labels
 from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE
 from cooperbench.errors import CooperBenchError, InfraError
-from cooperbench.eval.executor import SPARE_SECONDS
+from cooperbench.eval.test_runs import SPARE_SECONDS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.batch_task import (
@@ -83,7 +83,7 @@ _JUDGED_BY = (
 """Of a configuration; the rest of it (agents, a Redis with its password) stays here."""
 
 
-def judge_by_batch(settings: GcpSettings, arms: Sequence[Arm], display: Display) -> None:
+def evaluate_by_batch(settings: GcpSettings, arms: Sequence[Arm], display: Display) -> None:
     """All that these arms have to evaluate by now, as one job."""
     judged = [_judged(arm, settings) for arm in arms]
     if any(arm.to_evaluate for arm in judged):

@@ -134,9 +134,9 @@ class Driver:
         self._folders = set() if self._carries_logs else {arm.config.paths.jobs for arm in arms}
         self._work: dict[str, tuple[RunConfig, Pair]] = {}
         """What has no outcome yet, by key, with the configuration of its job."""
-        to_judge = [(arm.config, pair) for arm in arms for pair in arm.to_evaluate]
+        to_evaluate = [(arm.config, pair) for arm in arms for pair in arm.to_evaluate]
         there = {arm.config.run_name + arm.config.setting: _for_jobs(arm.config) for arm in arms}
-        for config, pair in (*to_judge, *interleaved(arms)):
+        for config, pair in (*to_evaluate, *interleaved(arms)):
             self._work[key_of(config, pair)] = there[config.run_name + config.setting], pair
         self._display = display
         self._budget = budget

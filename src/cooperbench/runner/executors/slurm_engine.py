@@ -33,7 +33,7 @@ _STATE_SECONDS = 3.0
 _CANCEL_SECONDS = 60.0
 _EVALUATION_SECONDS = 1800.0
 """For judging a pair, beside what its agents may take."""
-_LONGEST_SECONDS = 24 * 3600.0
+_MAX_SECONDS = 24 * 3600.0
 _OURS = ("folder", "array", "job-name", "output", "error", "open-mode", "signal")
 """Of sbatch's options, those that are not the user's; and one that is not sbatch's."""
 
@@ -50,7 +50,7 @@ class SlurmEngine:
             raise UserError(f"--slurm {wrong[0]}=… is set by CooperBench itself")
         paths = config.paths
         self._folder = Path(folder).absolute() / paths.run_name if folder else paths.jobs.absolute()
-        agents = 0.0 if config.evaluate_only else config.time_limit_seconds or _LONGEST_SECONDS
+        agents = 0.0 if config.evaluate_only else config.time_limit_seconds or _MAX_SECONDS
         minutes = round((agents + _EVALUATION_SECONDS) * (config.pairs_per_job or 1) / 60)
         self._given = {"time": str(minutes), "requeue": ""} | given
         self._run_name = paths.run_name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.test_side import TestSide, feature_paths, judged_patch
+from cooperbench.eval.protected_files import ProtectedFiles, drop_protected_files, feature_paths
 from cooperbench.eval.trees import DroppedFile, TreeStore
 from cooperbench.models import Task
 from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
@@ -14,7 +14,7 @@ from tests.eval.realgit import BaseFile, Files, RealRepo, base_with, text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.eval.test_side import Reason
+    from cooperbench.eval.protected_files import Reason
 
 BASE = (
     "pkg/__init__.py",
@@ -24,7 +24,7 @@ BASE = (
     "tools/build.py",
     "json.py",
 )
-SIDE = TestSide(
+SIDE = ProtectedFiles(
     frozenset({"tests/test_x.py"}), frozenset({"tests/golden_helper.py"}), BASE, frozenset({"attr"})
 )
 
@@ -91,13 +91,13 @@ def test_it_is_an_agents_work(path: str) -> None:
 
 def test_vendored_packages_of_go_come_from_the_dataset() -> None:
     assert (
-        TestSide(frozenset(), base=("go.mod",)).reason_to_drop("vendor/x/assert.go")
+        ProtectedFiles(frozenset(), base=("go.mod",)).reason_to_drop("vendor/x/assert.go")
         == "installed_package"
     )
-    assert TestSide(frozenset()).reason_to_drop("vendor/x/assert.go") is None
+    assert ProtectedFiles(frozenset()).reason_to_drop("vendor/x/assert.go") is None
 
 
-HIDDEN = TestSide(frozenset({"tests/test_x.py", "tests/data/new.json"}))
+HIDDEN = ProtectedFiles(frozenset({"tests/test_x.py", "tests/data/new.json"}))
 REPO: Files = {
     "src/x.py": text("one\n"),
     "tests/test_x.py": text("hidden\n"),
@@ -118,7 +118,7 @@ class Judged:
                 self.base.commit, self.real.commit(after, self.base.commit), *options
             )
         with TreeStore(self.base) as store:
-            self.work = judged_patch(patch, HIDDEN, store)
+            self.work = drop_protected_files(patch, HIDDEN, store)
 
     def files(self) -> dict[str, bytes]:
         tree = self.real.tree_with(self.base.commit, self.work.patch)
@@ -206,7 +206,7 @@ def test_other_links_are_kept(tmp_path: Path) -> None:
 )
 def test_what_is_no_patch_is_said(tmp_path: Path, patch: bytes | None, status: str) -> None:
     with TreeStore(base_with(tmp_path, REPO)) as store:
-        work = judged_patch(patch, HIDDEN, store)
+        work = drop_protected_files(patch, HIDDEN, store)
     assert (work.status, work.patch) == (status, b"")
     assert work.error
     assert "\n" not in work.error
@@ -246,8 +246,8 @@ def kept_of(folder: Path, after: Files, golden: frozenset[str] = frozenset()) ->
     real = RealRepo(base.objects.parent.parent)
     patch = real.diff(base.commit, real.commit(LIBRARY | after, base.commit))
     with TreeStore(base) as store:
-        side = TestSide(frozenset({"pkg/tests/test_new.py"}), golden, tuple(LIBRARY))
-        work = judged_patch(patch, side, store)
+        side = ProtectedFiles(frozenset({"pkg/tests/test_new.py"}), golden, tuple(LIBRARY))
+        work = drop_protected_files(patch, side, store)
         return set(store.changes(work.tree))
 
 
@@ -395,8 +395,8 @@ def test_data_of_the_library_is_kept_whatever_its_folder(
     }
     with TreeStore(base) as store:
         patch = real.diff(base.commit, real.commit(after, base.commit))
-        work = judged_patch(
-            patch, TestSide(frozenset({"src/snapshots/hidden.snap"}), base=base.paths), store
+        work = drop_protected_files(
+            patch, ProtectedFiles(frozenset({"src/snapshots/hidden.snap"}), base=base.paths), store
         )
         assert set(store.changes(work.tree)) == {user, *([path] if is_kept else [])}
 
@@ -428,7 +428,7 @@ def test_settings_of_tests_that_the_golden_patch_changes_are_the_features(tmp_pa
     feature.tests.write_bytes(b"--- /dev/null\n+++ b/tests/test_a.py\n@@ -0,0 +1 @@\n+x = 1\n")
     other = {**golden, "package.json": text('{"jest": {"bail": 1}}\n')}
     with TreeStore(base_with(tmp_path, base)) as store:
-        side = TestSide(*feature_paths(feature, store), base=tuple(base))
-        assert judged_patch(feature.patch.read_bytes(), side, store).dropped == ()
-        work = judged_patch(real.diff(first, real.commit(other, first)), side, store)
+        side = ProtectedFiles(*feature_paths(feature, store), base=tuple(base))
+        assert drop_protected_files(feature.patch.read_bytes(), side, store).dropped == ()
+        work = drop_protected_files(real.diff(first, real.commit(other, first)), side, store)
         assert [file.path for file in work.dropped] == ["package.json"]

@@ -55,8 +55,8 @@ _COMPILED = re.compile(
     r"(?:.*/)?(?:__pycache__/.*|[^/]*\.(?:py[cod]|so|dylib|dll|node))", re.DOTALL | re.IGNORECASE
 )
 _ROOTS = ("src", "lib")
-_MOST_UNITS = 30
-_MOST_NAMES = 100
+_MAX_UNITS = 30
+_MAX_NAMES = 100
 _PYTHON_FILE = re.compile(r".*\.(?:pyi?|so)", re.DOTALL)
 # Among them what runs before the tests and can replace them (*.pth), or chooses the program that runs them (.npmrc).
 # Not what features rightly change and gives no more power than library code has: babel, lock files, build.rs, …
@@ -101,7 +101,7 @@ _CONFIG_PATHS = re.compile(
     r"|(?:src/)?(?:pytest|_pytest|pluggy|unittest)(?:\.py|/__init__\.py)",
     re.DOTALL,
 )
-_LONGEST_TOML_LINE = 5000
+_MAX_TOML_LINE_LENGTH = 5000
 _PACKAGE_RUNNERS = ("jest", "vitest", "mocha", "ava", "tap", "karma")
 _TEST_SCRIPT = re.compile("(?:pre|post)?test")
 _TEST_PARTS = {
@@ -124,7 +124,7 @@ def _folders_above(path: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class TestSide:
+class ProtectedFiles:
     """What an agent's patch is held against."""
 
     __test__ = False
@@ -201,7 +201,7 @@ class TestSide:
         # Each is looked for in the whole tree. Whoever hands in more of them has copied installed packages.
         importers = {
             unit: self._importers(unit, units[unit], tree, store)
-            for unit in sorted(units, key=len)[:_MOST_UNITS]
+            for unit in sorted(units, key=len)[:_MAX_UNITS]
         }
         kept: set[str] = set()
         while new := [
@@ -254,7 +254,7 @@ class TestSide:
                 *above, name = path.split("/")
                 for one in (name, "/".join(above[-2:])):
                     names.setdefault(one, set()).add(path)
-        names = dict(sorted(names.items(), key=lambda one: -len(one[1]))[:_MOST_NAMES])
+        names = dict(sorted(names.items(), key=lambda one: -len(one[1]))[:_MAX_NAMES])
 
         def named(tree: str) -> Iterator[tuple[str, str, str]]:
             for path, line in store.lines_with(names, tree) if names else ():
@@ -306,7 +306,7 @@ def _imports(path: str, line: str, unit: str) -> bool:
     )
 
 
-def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
+def drop_protected_files(patch: bytes | None, side: ProtectedFiles, store: TreeStore) -> Applied:
     """Is it a patch, does it apply, and what of it is judged? One that is too much for git does not apply."""
     try:
         return _judged(patch, side, store)
@@ -314,7 +314,7 @@ def judged_patch(patch: bytes | None, side: TestSide, store: TreeStore) -> Appli
         return Applied("failed", error=f"the patch does not apply: {store.blamed(error)}")
 
 
-def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
+def _judged(patch: bytes | None, side: ProtectedFiles, store: TreeStore) -> Applied:
     applied = store.apply(patch)
     if applied.status != "applied":
         return applied
@@ -341,7 +341,9 @@ def _judged(patch: bytes | None, side: TestSide, store: TreeStore) -> Applied:
     return Applied("applied", tree, "", store.patch_of(tree), tuple(dropped))
 
 
-def _reason_to_drop(path: str, change: Change, side: TestSide, store: TreeStore) -> Reason | None:
+def _reason_to_drop(
+    path: str, change: Change, side: ProtectedFiles, store: TreeStore
+) -> Reason | None:
     reason = side.reason_to_drop(path)
     if reason is None and change.after and change.after.mode == LINK and path not in side.golden:
         # It may stand for a folder: of tests, of installed packages, of a Python package.
@@ -452,7 +454,7 @@ def _ini(content: bytes) -> dict[str, Any]:
 
 def _toml(content: bytes) -> dict[str, Any]:
     # The parser takes time quadratic in the length of a key.
-    if any(len(line) > _LONGEST_TOML_LINE for line in content.split(b"\n")):
+    if any(len(line) > _MAX_TOML_LINE_LENGTH for line in content.split(b"\n")):
         raise ValueError("a line is too long")
     return tomllib.loads(content.decode("utf-8"))
 

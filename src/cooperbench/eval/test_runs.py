@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from cooperbench.errors import SandboxDestroyed, UserError
 from cooperbench.eval.counts import first_error, read_counts, read_outcomes
-from cooperbench.eval.test_side import TestSide, feature_paths
+from cooperbench.eval.protected_files import ProtectedFiles, feature_paths
 from cooperbench.eval.trees import base_folder, load_base, read_base
 from cooperbench.models import REPO_DIR
-from cooperbench.retry import Once, with_retries
+from cooperbench.retry import SingleFlight, with_retries
 from cooperbench.sandbox.contract import (
     CommandResult,
     SandboxOptions,
@@ -65,7 +65,7 @@ _OFFLINE = {
 _PIP_LOG = "/cooperbench/pip.log"
 # Empty counts as not set: an image that switches the cache off for its own size would fetch everything twice.
 _INSTALLING = {**_INSTALLED, "PIP_LOG": _PIP_LOG, "PIP_NO_CACHE_DIR": ""}
-_INSTALLS_FORMAT = 2
+_DEPENDENCY_LAYER_FORMAT = 2
 _NAME_ALL_TESTS = """
 export PYTEST_ADDOPTS="-vv -rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
 if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
@@ -154,7 +154,7 @@ class TestRun:
         """Without its output."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "output"}
 
-    def held_against(self, reference: Reference) -> TestRun:
+    def compare_with_reference(self, reference: Reference) -> TestRun:
         """A success needs every test that passes with the golden patch to have passed here, but for flaky ones.
 
         It is a success, too, where only flaky tests failed. Where the framework names no tests, their numbers decide.
@@ -217,12 +217,12 @@ def run_tests(
         result = run(argv, timeout_seconds=timeout_seconds, env=env, output_limit=_OUTPUT_LIMIT)
     except SandboxDestroyed as error:
         result = CommandResult(_KILLED, stderr=f"{error}\n".encode())
-    return judge(
+    return read_test_run(
         result, round(result.duration_seconds or time.monotonic() - started, 3), timeout_seconds
     )
 
 
-def judge(result: CommandResult, duration_seconds: float, timeout_seconds: int) -> TestRun:
+def read_test_run(result: CommandResult, duration_seconds: float, timeout_seconds: int) -> TestRun:
     output = result.stdout_read()
     if result.stderr:
         output += ("" if output.endswith("\n") or not output else "\n") + result.stderr_read()
@@ -243,7 +243,7 @@ def _reason(result: CommandResult, counts: Counts, output: str, timeout_seconds:
     return None if counts.passed else "no test passed, although the exit code is 0"
 
 
-class TestExecutor:
+class PatchTester:
     """For one experiment on one backend; also gives base commits. All methods may be called from several threads."""
 
     __test__ = False
@@ -253,10 +253,10 @@ class TestExecutor:
         self.stop = session.stop
         self._session = session
         self._labels = {"run": run_name} if run_name else {}
-        self._bases: Once[Task, Base] = Once()
-        self._paths: Once[Feature, tuple[frozenset[str], frozenset[str]]] = Once()
-        self._installed: Once[Task, str] = Once()
-        self._answers: Once[tuple[object, ...], TestRun] = Once()
+        self._bases: SingleFlight[Task, Base] = SingleFlight()
+        self._paths: SingleFlight[Feature, tuple[frozenset[str], frozenset[str]]] = SingleFlight()
+        self._installed: SingleFlight[Task, str] = SingleFlight()
+        self._answers: SingleFlight[tuple[object, ...], TestRun] = SingleFlight()
         # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
         self._removals = session.pool(_REMOVERS, "removal")
 
@@ -271,11 +271,11 @@ class TestExecutor:
         """The task's base commit, read from its image unless that was done on this machine before."""
         return self._bases.get(task, lambda: self._read_base(task))
 
-    def test_side(self, features: Iterable[Feature], store: TreeStore) -> TestSide:
+    def protected_files(self, features: Iterable[Feature], store: TreeStore) -> ProtectedFiles:
         """What patches that are to implement these features are held against."""
         found = [self._paths.get(one, partial(feature_paths, one, store)) for one in features]
         hidden, golden = (frozenset[str]().union(*paths) for paths in zip(*found, strict=True))
-        return TestSide(hidden, golden, store.base.paths, store.base.installed_modules)
+        return ProtectedFiles(hidden, golden, store.base.paths, store.base.installed_modules)
 
     def ask(self, feature: Feature, patch: bytes, tree: str, conditions: Conditions) -> TestRun:
         """Run the feature's tests with a patch, unless that was done already. `tree` identifies what it makes."""
@@ -333,7 +333,7 @@ class TestExecutor:
             clean = self.image(task).judged_reference
             image = clean or self.image(task).reference
             if conditions.installed:
-                image = self._installed.get(task, lambda: self._image_with_installs(task))
+                image = self._installed.get(task, lambda: self._dependency_layer(task))
             seconds, network = self.timeout_seconds + SPARE_SECONDS, conditions.network or "none"
             options = SandboxOptions("evaluation", network, labels, judged=judged and bool(clean))
             sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
@@ -346,14 +346,14 @@ class TestExecutor:
 
         return with_retries(attempt, self.stop)
 
-    def _image_with_installs(self, task: Task) -> str:
+    def _dependency_layer(self, task: Task) -> str:
         """The reference of the image, made now if it is not there yet."""
         backend, seconds = cast("FullBackend", self._session.backend), self.timeout_seconds
         image = self.image(task)
         tests = task.features[0].tests.read_bytes()
         keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
         reference = image.judged_reference or image.reference
-        made_of = hashlib.sha256(f"{_INSTALLS_FORMAT} {image.digest} {reference}".encode())
+        made_of = hashlib.sha256(f"{_DEPENDENCY_LAYER_FORMAT} {image.digest} {reference}".encode())
         for part in (task.runner_script.read_bytes(), tests, keep_wheels):
             made_of.update(hashlib.sha256(part).digest())
         key = made_of.hexdigest()[:16]
