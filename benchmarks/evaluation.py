@@ -36,7 +36,7 @@ from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import evaluate_and_write
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_runs import Conditions, PatchTester, TestRun
-from cooperbench.models import seats_of
+from cooperbench.models import agent_slots
 from cooperbench.sandbox.session import SandboxSession
 from cooperbench.storage import ExperimentPaths
 
@@ -71,9 +71,9 @@ class CountingTester(PatchTester):
 def hand_in(paths: ExperimentPaths, pairs: tuple[Pair, ...]) -> None:
     """Every agent has written the golden patch."""
     for pair in pairs:
-        for seat in seats_of(pair, "coop"):
-            paths.pair(pair, "coop").agent(seat.agent_id).write_patch(
-                seat.features[0].patch.read_bytes()
+        for slot in agent_slots(pair, "coop"):
+            paths.pair(pair, "coop").agent(slot.agent_id).write_patch(
+                slot.features[0].patch.read_bytes()
             )
 
 

@@ -50,13 +50,13 @@ def main() -> None:
         show(f"prepare {task.label}", median_ms(lambda: backend.prepare(task), 1))
         image = backend.prepare(task)
         for name, reference in (
-            ("evaluation", image.reference),
-            ("agent", image.agent_reference or ""),
+            ("evaluation", image.ref),
+            ("agent", image.agent_ref or ""),
         ):
             make = partial(create_and_remove, backend, reference)
             show(f"create and remove, {name} (median of 20)", median_ms(make, 20), "limit 150")
 
-        sandbox = backend.create_sandbox(image.reference)
+        sandbox = backend.create_sandbox(image.ref)
         command = ["bash", "-c", "true"]
         # One after the other, so that whatever else the machine does meets both.
         pairs = [

@@ -38,7 +38,7 @@ class SleepingEngine:
     name = "sleep"
     poll_seconds = 0.01
     attempts = 1
-    most_jobs = WORKERS
+    max_jobs = WORKERS
 
     def __init__(self) -> None:
         self._running: list[tuple[float, str, str]] = []

@@ -107,7 +107,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Seat:
+class AgentSlot:
     """One agent's place in a pair: who it is and what it is to build."""
 
     agent_id: str
@@ -119,12 +119,12 @@ class Seat:
         return tuple(feature.feature_id for feature in self.features)
 
 
-def seats_of(pair: Pair, setting: Setting) -> tuple[Seat, ...]:
+def agent_slots(pair: Pair, setting: Setting) -> tuple[AgentSlot, ...]:
     """Who works on a pair: one agent per feature, or one for all of them."""
     if setting == "solo":
-        return (Seat("solo", pair.features),)
+        return (AgentSlot("solo", pair.features),)
     return tuple(
-        Seat(f"agent{place}", (feature,)) for place, feature in enumerate(pair.features, 1)
+        AgentSlot(f"agent{place}", (feature,)) for place, feature in enumerate(pair.features, 1)
     )
 
 
@@ -166,7 +166,7 @@ class Usage:
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
-    def accounts(self) -> dict[str, float | int]:
+    def to_record(self) -> dict[str, float | int]:
         """As it stands in result.json and summary.json."""
         return {
             "cost": self.cost,
@@ -182,14 +182,14 @@ class Usage:
         return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
-ACCOUNTS = (*Usage().accounts(), "sandbox_seconds")
+USAGE_KEYS = (*Usage().to_record(), "sandbox_seconds")
 """What is summed over the agents of a pair, and over the pairs of an experiment."""
 
 
-def summed_accounts(records: Iterable[Mapping[str, Any]]) -> dict[str, float | int]:
+def sum_usage(records: Iterable[Mapping[str, Any]]) -> dict[str, float | int]:
     """Of agents or of pairs; what an older version did not record counts as nothing."""
     every = list(records)
-    sums = {name: sum(record.get(name) or 0 for record in every) for name in ACCOUNTS}
+    sums = {name: sum(record.get(name) or 0 for record in every) for name in USAGE_KEYS}
     return {
         name: round(value, 3) if name.endswith("_seconds") else value
         for name, value in sums.items()
@@ -220,11 +220,11 @@ class MergeResult:
 class Image:
     """Where a task's code runs, as its backend knows it."""
 
-    reference: str
+    ref: str
     """The task's image as it was published or built, for `create_sandbox`."""
-    agent_reference: str | None = None
+    agent_ref: str | None = None
     """The same without upstream history, for agents; None: the harness removes it in each sandbox."""
     digest: str = ""
     """What identifies the content, recorded with results."""
-    judged_reference: str | None = None
+    evaluation_ref: str | None = None
     """The same without commits later than HEAD, for test runs; None: the harness removes them in each sandbox."""

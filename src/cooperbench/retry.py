@@ -73,7 +73,7 @@ def retry_for(
     raise Interrupted("stopped")
 
 
-def finished(action: Callable[[], T]) -> T:
+def finish_despite_interrupts(action: Callable[[], T]) -> T:
     """What an action gives; as often as Ctrl-C comes meanwhile it is begun again, and then interrupted."""
     try:
         return action()
@@ -85,7 +85,7 @@ def finished(action: Callable[[], T]) -> T:
         raise
 
 
-def in_daemon_threads(
+def run_in_daemon_threads(
     work: Callable[[K], T], keys: Iterable[K], most: int, name: str
 ) -> tuple[dict[K, Future[T]], list[threading.Thread]]:
     """Work that cannot be told to end: Python would wait for it in a pool. A future that has an end is not begun."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.agents.recorder import KEPT_OBSERVATION_CHARACTERS, Recorder, read_trajectory
-from cooperbench.models import Seat, Task, Usage
+from cooperbench.models import AgentSlot, Task, Usage
 from cooperbench.storage import AgentPaths
 
 SECRET = "sk-very-secret-4711"
@@ -21,7 +21,10 @@ def paths(tmp_path: Path) -> AgentPaths:
 
 def make_recorder(paths: AgentPaths) -> Recorder:
     return Recorder(
-        paths, Seat("agent1", (Task("r", 1, Path("x"), (3,)).feature(3),)), agent="a", model="m"
+        paths,
+        AgentSlot("agent1", (Task("r", 1, Path("x"), (3,)).feature(3),)),
+        agent="a",
+        model="m",
     )
 
 

@@ -18,7 +18,7 @@ from cooperbench.agents.worker import program_agent
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import discover
 from cooperbench.errors import AgentFailure, InfraError, SandboxDead
-from cooperbench.models import seats_of
+from cooperbench.models import agent_slots
 from cooperbench.storage import AgentPaths
 from tests.agents.worker.programs import program
 from tests.team.agent_sandboxes import AgentSandboxes
@@ -44,17 +44,17 @@ class AtWork:
 def at_work(tmp_path: Path) -> Iterator[AtWork]:
     """A session on a local sandbox, without a run around it."""
     (pair,) = discover(write_tiny(tmp_path / "data"), features=[1, 2]).pairs
-    seat = seats_of(pair, "coop")[0]
+    slot = agent_slots(pair, "coop")[0]
     with ExitStack() as stack:
         own = AgentSandboxes(stack).open()
         own.run("mkdir -p /workspace/repo; touch /workspace/repo/app.txt")
         paths = AgentPaths(tmp_path, "agent1")
-        recorder = Recorder(paths, seat, agent="a", model=None)
+        recorder = Recorder(paths, slot, agent="a", model=None)
         stack.callback(recorder.abandon)
         yield AtWork(
             AgentSession(
                 pair=pair,
-                seat=seat,
+                slot=slot,
                 setting="coop",
                 model=None,
                 config_path=None,

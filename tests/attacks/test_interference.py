@@ -12,7 +12,7 @@ from cooperbench.eval.assertions import mutated
 from cooperbench.eval.evaluator import evaluate_pair
 from cooperbench.eval.protected_files import config_differs
 from cooperbench.eval.trees import TreeStore
-from cooperbench.models import Pair, seats_of
+from cooperbench.models import Pair, agent_slots
 from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
 from tests.eval.realgit import file_in
 from tests.tiny import text_patch
@@ -213,7 +213,7 @@ def test_values_of_a_table_are_not_taken_from_the_test(tmp_path: Path) -> None:
 def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> None:
     attack = judge.patch(ATTACKS["lets no outcome be a failure"])
     pair = Pair(judge.task, (1, 2))
-    patches = {seat.agent_id: attack for seat in seats_of(pair, setting)}
+    patches = {slot.agent_id: attack for slot in agent_slots(pair, setting)}
     record = evaluate_pair(pair, setting, patches, judge.references).record
     for verdict in ("individual_success", "overall_success", "overall_success_strict"):
         assert record[verdict] is False

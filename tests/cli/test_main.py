@@ -74,7 +74,7 @@ def test_both_names_are_installed() -> None:
         (["run", "-a", "nope", "-n", "x"], "no agent 'nope'"),
         (
             ["run", "-n", "x", "-a", "nop,nop", "--setting", "solo"],
-            "2 agents (nop,nop) for 1 seat in setting solo",
+            "2 agents (nop,nop) for 1 agent slot in setting solo",
         ),
         (["run", "-n", "x", "-a", "nop,"], "'nop,' is no list of agents"),
         (["run", "--max-cost", "0"], "'0' is not a number above 0"),

@@ -27,7 +27,7 @@ class Gated:
 
     def run(self, session: AgentSession) -> None:
         folder = Path(os.environ[FOLDER])
-        (folder / f"{session.pair.name}.{session.seat.agent_id}.{os.getpid()}").touch()
+        (folder / f"{session.pair.name}.{session.slot.agent_id}.{os.getpid()}").touch()
         while not (folder / "open").exists():
             session.execute("sleep 0.1")
         OracleAgent().run(session)
@@ -40,7 +40,7 @@ class Failing:
 
     def run(self, session: AgentSession) -> None:
         folder = Path(os.environ[FOLDER])
-        (folder / f"{session.pair.name}.{session.seat.agent_id}.{os.getpid()}").touch()
+        (folder / f"{session.pair.name}.{session.slot.agent_id}.{os.getpid()}").touch()
         if len({path.name.rpartition(".")[2] for path in folder.iterdir()}) == 1:
             raise InfraError("the disk of this node is full")
         OracleAgent().run(session)

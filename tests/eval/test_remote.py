@@ -47,7 +47,7 @@ class ApartEngine:
     name = "apart"
     poll_seconds = 0.0
     attempts = 1
-    most_jobs = 100
+    max_jobs = 100
 
     def __init__(self, made_up: Sequence[Event] = ()) -> None:
         self.orders: list[JobOrder] = []

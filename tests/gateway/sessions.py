@@ -10,7 +10,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.recorder import Recorder, read_trajectory
 from cooperbench.agents.session import AgentSession
 from cooperbench.dataset.discovery import discover
-from cooperbench.models import Message, seats_of
+from cooperbench.models import Message, agent_slots
 from cooperbench.storage import AgentPaths
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import Mailbox
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 def make_session(folder: Path, pair: Pair, setting: Setting, **given: Any) -> AgentSession:
     """Of the first agent, whose record is in the folder."""
-    seat = seats_of(pair, setting)[0]
-    recorder = Recorder(AgentPaths(folder, seat.agent_id), seat, agent="a", model=given["model"])
-    about: dict[str, Any] = {"pair": pair, "seat": seat, "setting": setting, "recorder": recorder}
+    slot = agent_slots(pair, setting)[0]
+    recorder = Recorder(AgentPaths(folder, slot.agent_id), slot, agent="a", model=given["model"])
+    about: dict[str, Any] = {"pair": pair, "slot": slot, "setting": setting, "recorder": recorder}
     others = {"config_path": None, "inbox": None, "limits": Limits(), "stop": threading.Event()}
     return AgentSession(**about | others | given)
 
 
 def recorded_steps(session: AgentSession) -> list[dict[str, Any]]:
-    trajectory = read_trajectory(AgentPaths(session.folder.parent, session.seat.agent_id))
+    trajectory = read_trajectory(AgentPaths(session.folder.parent, session.slot.agent_id))
     assert trajectory is not None
     return list(trajectory["steps"])
 

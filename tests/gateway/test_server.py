@@ -382,7 +382,7 @@ def test_what_is_recorded_has_no_key(agents: Agents, server: ModelServer) -> Non
 
 
 def log_of(at: At) -> str:
-    return AgentPaths(at.session.folder.parent, at.session.seat.agent_id).log.read_text()
+    return AgentPaths(at.session.folder.parent, at.session.slot.agent_id).log.read_text()
 
 
 @each_api_format

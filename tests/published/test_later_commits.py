@@ -80,7 +80,7 @@ def check_verdicts(backend: EvalBackend, task: Task) -> None:
 
 
 def remove(docker: DockerBackend, image: Image) -> None:
-    for name in {image.reference, image.agent_reference, image.judged_reference}:
+    for name in {image.ref, image.agent_ref, image.evaluation_ref}:
         docker.engine.api.remove_image(name, force=True)
 
 
@@ -97,21 +97,21 @@ KEPT = ["present", "past", "v1.0-1", "refs/heads/main", "refs/tags/v1.0", "2"]
 def test_on_local(task: Task, tmp_path: Path) -> None:
     backend = LocalBackend(cache_dir=tmp_path / "cache")
     check_verdicts(backend, task)
-    assert state(backend.create_sandbox(backend.prepare(task).reference)) == KEPT
+    assert state(backend.create_sandbox(backend.prepare(task).ref)) == KEPT
 
 
 def test_on_an_engine(docker: DockerBackend, task: Task) -> None:
     task.dockerfile.write_text(DOCKERFILE)
     image = docker.prepare(task)
-    assert image.judged_reference is not None
+    assert image.evaluation_ref is not None
     assert any(
-        name.endswith(image.judged_reference) for name in docker.images.made(JUDGED, {task.label})
+        name.endswith(image.evaluation_ref) for name in docker.images.made(JUDGED, {task.label})
     )
-    assert len(state(docker.create_sandbox(image.reference))) > len(KEPT), (
+    assert len(state(docker.create_sandbox(image.ref))) > len(KEPT), (
         "the task's image stays as it is"
     )
-    assert state(docker.create_sandbox(image.judged_reference)) == KEPT
-    sandbox = docker.create_sandbox(image.judged_reference)
+    assert state(docker.create_sandbox(image.evaluation_ref)) == KEPT
+    sandbox = docker.create_sandbox(image.evaluation_ref)
     owners = sandbox.run(["bash", "-c", "find /workspace/repo/.git -printf '%G\\n' | sort -u"])
     sandbox.terminate()
     assert owners.stdout == b"1234\n"
@@ -126,10 +126,10 @@ def test_an_image_without_later_commits_is_used_as_it_is(
     task = write_rectangle(tmp_path)
     task.dockerfile.write_text(DOCKERFILE + "RUN echo no later commits >/why\n")
     image = docker.prepare(task)
-    assert image.judged_reference == image.reference
+    assert image.evaluation_ref == image.ref
     assert docker.prepare(task) == image
     names = [name for row in docker.engine.api.images() for name in row["RepoTags"] or []]
-    key = str(image.agent_reference).rpartition("-")[2]
+    key = str(image.agent_ref).rpartition("-")[2]
     assert len([name for name in names if name.endswith(key)]) == 1, "the one for agents"
     remove(docker, image)
 
@@ -156,6 +156,6 @@ def test_on_a_backend_with_only_exec(task: Task, tmp_path: Path) -> None:
         ) -> OnlyExec:
             return OnlyExec(reference)
 
-    reference = local.prepare(task).reference
+    reference = local.prepare(task).ref
     check_verdicts(PlainBackend(), task)
     local.close()

@@ -157,12 +157,12 @@ def test_replay_plays_commands_and_messages_again(tmp_path: Path) -> None:
 
 def test_the_helper_of_these_tests_writes_what_scripted_reads(tmp_path: Path) -> None:
     from cooperbench.dataset.discovery import discover
-    from cooperbench.models import seats_of
+    from cooperbench.models import agent_slots
     from tests.tiny import write_tiny
 
     script = write_script(
         tmp_path / "s.yaml", {1: [{"run": "true"}], 2: []}, solo=[{"think": "hm"}]
     )
     (pair,) = discover(write_tiny(tmp_path / "d"), features=[1, 2]).pairs
-    (solo,) = seats_of(pair, "solo")
+    (solo,) = agent_slots(pair, "solo")
     assert steps_for(script, pair, solo, "solo") == [{"think": "hm"}]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from cooperbench.models import Message, Pair, Seat, Task
+from cooperbench.models import AgentSlot, Message, Pair, Task
 from cooperbench.runner.display import Display, LiveDisplay, message_line, verdict_text
 from tests.tiny import write_script, write_tiny
 
@@ -27,7 +27,7 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     pair = Pair(Task("llama_index_task", 8394, tmp_path, (1, 2)), (1, 2))
     display.begin(["Starting experiment: my-first-experiment"], to_run=12, to_evaluate=12)
     features = Task("r", 1, tmp_path, (1, 2)).features
-    display.pair_started(pair, [Seat(f"agent{one.feature_id}", (one,)) for one in features])
+    display.pair_started(pair, [AgentSlot(f"agent{one.feature_id}", (one,)) for one in features])
     display.message(
         pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z")
     )

@@ -129,9 +129,9 @@ class FlakyAgent:
     failures: dict[str, int] = {}  # noqa: RUF012
 
     def run(self, session: AgentSession) -> None:
-        seen = self.failures.setdefault(session.seat.agent_id, 0)
+        seen = self.failures.setdefault(session.slot.agent_id, 0)
         if seen < 2:
-            self.failures[session.seat.agent_id] += 1
+            self.failures[session.slot.agent_id] += 1
             raise InfraError("the provider is away")
         session.execute("echo done >done.txt")
 

@@ -41,7 +41,7 @@ def thought(tmp_path_factory: pytest.TempPathFactory) -> Thought:
     return Thought(root, left, printed.getvalue())
 
 
-def test_agents_and_models_are_recorded_seat_by_seat(thought: Thought) -> None:
+def test_agents_and_models_are_recorded_slot_by_slot(thought: Thought) -> None:
     result = thought.left.result
     for agent_id, model in (("agent1", "vendor/gpt-x"), ("agent2", "free-for-all")):
         record = result["agents"][agent_id]

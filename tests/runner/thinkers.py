@@ -53,7 +53,7 @@ class Thinker:
     def run(self, session: AgentSession) -> None:
         session.tell("You are a programmer.", "system")
         session.tell(session.prompt, "task")
-        for feature_id in session.seat.feature_ids:
+        for feature_id in session.slot.feature_ids:
             line = PLACES[feature_id] + 1
             ask(
                 session,
@@ -65,7 +65,7 @@ class Thinker:
             )
         if session.teammates:
             ask(session, "I tell the others.")
-            session.execute(f"send_message --all 'feature {session.seat.feature_ids[0]} is in'")
+            session.execute(f"send_message --all 'feature {session.slot.feature_ids[0]} is in'")
             while not session.wait_for_message(60):
                 session.check_limits()
             for message in session.incoming():
@@ -76,7 +76,7 @@ class Refused:
     """Works on features 1 and 2. Feature 3's key is refused, while its teammate is in a command that does not end."""
 
     def run(self, session: AgentSession) -> None:
-        if 3 in session.seat.feature_ids:
+        if 3 in session.slot.feature_ids:
             ask(session, "I try.")
             raise UserError(f"the key {SECRET} is refused")
         ask(session, "I wait.")

@@ -120,7 +120,7 @@ class BereavedAgent:
     killed = threading.Event()
 
     def run(self, session: AgentSession) -> None:
-        if session.seat.agent_id == "agent1":
+        if session.slot.agent_id == "agent1":
             session.send("hello")
         else:
             session.wait_for_message(60)

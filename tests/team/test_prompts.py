@@ -13,7 +13,7 @@ from jinja2 import UndefinedError
 
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
-from cooperbench.models import Pair, Seat, Setting, Task, seats_of
+from cooperbench.models import AgentSlot, Pair, Setting, Task, agent_slots
 from cooperbench.team import prompts
 from cooperbench.team.prompts import task_prompt
 from tests.tiny import write_tiny
@@ -39,7 +39,7 @@ VARIANTS: dict[str, tuple[Setting, tuple[int, ...], dict[str, Any]]] = {
 
 def prompt(pair: Pair, setting: Setting, place: int = 0, **options: Any) -> str:
     told: dict[str, Any] = {"messaging": False, "git": False, "limits": Limits()} | options
-    return task_prompt(pair, seats_of(pair, setting)[place], setting, **told)
+    return task_prompt(pair, agent_slots(pair, setting)[place], setting, **told)
 
 
 @pytest.fixture(scope="module")
@@ -100,18 +100,18 @@ def test_a_feature_text_stays_literal(tmp_path: Path, text: str) -> None:
     feature.path.mkdir(exist_ok=True)
     feature.description.write_bytes(text.encode())
     told = task_prompt(
-        pair, Seat("agent1", (feature,)), "coop", messaging=False, git=False, limits=Limits()
+        pair, AgentSlot("agent1", (feature,)), "coop", messaging=False, git=False, limits=Limits()
     )
     assert f"<feature>\n{text.strip(chr(10))}\n</feature>\n" in told
 
 
 def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
     pair = Pair(Task("r", 1, tmp_path, (1,)), (1,))
-    seat = Seat("solo", pair.features)
+    slot = AgentSlot("solo", pair.features)
     pair.features[0].path.mkdir()
     pair.features[0].description.write_bytes(b"caf\xe9")
     assert "caf\ufffd" in task_prompt(
-        pair, seat, "solo", messaging=False, git=False, limits=Limits(seconds=30)
+        pair, slot, "solo", messaging=False, git=False, limits=Limits(seconds=30)
     )
 
 

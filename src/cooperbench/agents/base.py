@@ -30,7 +30,7 @@ class Agent(Protocol):
     """An adapter. One object per agent and pair; made without arguments."""
 
     def run(self, session: AgentSession) -> None:
-        """Work on `session.seat.features` until done."""
+        """Work on `session.slot.features` until done."""
         ...
 
 
@@ -59,7 +59,7 @@ class OracleAgent:
     uses_model = False
 
     def run(self, session: AgentSession) -> None:
-        features = session.seat.features
+        features = session.slot.features
         # Golden patches of several features may conflict; the task's combined patch does not.
         source = features[0].patch if len(features) == 1 else session.pair.task.combined_patch
         result = session.apply_patch(source.read_bytes(), source.name)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from cooperbench.models import Seat, Usage
+from cooperbench.models import AgentSlot, Usage
 from cooperbench.secrets import redact
 from cooperbench.storage import AgentPaths, read_json, utc_now, write_json
 from cooperbench.text import head_and_tail, printable
@@ -30,7 +30,7 @@ class Recorder:
     def __init__(
         self,
         paths: AgentPaths,
-        seat: Seat,
+        slot: AgentSlot,
         *,
         agent: str,
         model: str | None,
@@ -45,16 +45,16 @@ class Recorder:
         self._journal = paths.journal.open("a", encoding="utf-8")
         self._log = paths.log.open("a", encoding="utf-8", errors="backslashreplace")
         who = {
-            "agent_id": seat.agent_id,
-            "feature_id": seat.feature_ids[0],
-            "feature_ids": list(seat.feature_ids),
+            "agent_id": slot.agent_id,
+            "feature_id": slot.feature_ids[0],
+            "feature_ids": list(slot.feature_ids),
             "agent": agent,
             "agent_version": agent_version,
             "model": model,
         }
         self._write_journal({"action": _START, "args": who, "timestamp": self.started_at})
         self.note(
-            f"{seat.agent_id} ({agent}) starts on feature {', '.join(map(str, seat.feature_ids))}"
+            f"{slot.agent_id} ({agent}) starts on feature {', '.join(map(str, slot.feature_ids))}"
         )
 
     def entry(self, action: str, args: Mapping[str, Any], observation: str, **more: Any) -> None:

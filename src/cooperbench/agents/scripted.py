@@ -13,7 +13,7 @@ from cooperbench.agents.base import read_yaml
 from cooperbench.agents.recorder import read_trajectory
 from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS, AgentSession
 from cooperbench.errors import AgentFailure, UserError
-from cooperbench.models import Pair, Seat, Setting, seats_of
+from cooperbench.models import AgentSlot, Pair, Setting, agent_slots
 from cooperbench.storage import ExperimentPaths
 
 Step = dict[str, Any]
@@ -40,17 +40,17 @@ class ScriptedAgent:
             raise UserError("agent 'scripted' needs its script: --agent-config FILE.yaml")
         content = read_yaml(config_path)
         for pair in pairs:
-            for seat in seats_of(pair, setting):
-                steps_for(config_path, pair, seat, setting, content)
+            for slot in agent_slots(pair, setting):
+                steps_for(config_path, pair, slot, setting, content)
 
     def run(self, session: AgentSession) -> None:
         assert session.config_path is not None
-        steps = steps_for(session.config_path, session.pair, session.seat, session.setting)
+        steps = steps_for(session.config_path, session.pair, session.slot, session.setting)
         _play(steps, session, [], session.config_path.parent)
 
 
 def steps_for(
-    script: Path, pair: Pair, seat: Seat, setting: Setting, content: Any = None
+    script: Path, pair: Pair, slot: AgentSlot, setting: Setting, content: Any = None
 ) -> list[Step]:
     """The steps of one agent; a script that lacks them is a UserError that names the place."""
     content = content or read_yaml(script)
@@ -61,7 +61,7 @@ def steps_for(
     place = f"{script}: repos.{pair.task.repo}.{pair.task.task_id}.{setting}"
     settings = (repos.get(pair.task.repo) or {}).get(pair.task.task_id) or {}
     chapters = settings.get(setting) or (settings.get("coop") if setting == "team" else None) or {}
-    keys: list[Any] = [pair.name, "*"] if setting == "solo" else [*seat.feature_ids, "*"]
+    keys: list[Any] = [pair.name, "*"] if setting == "solo" else [*slot.feature_ids, "*"]
     for key in keys:
         if key in chapters:
             return _checked(chapters[key], f"{place}.{key}", script.parent)
@@ -141,13 +141,13 @@ class ReplayAgent:
                 "agent 'replay' needs the folder of an earlier run: --agent-config logs/NAME"
             )
         for pair in pairs:
-            for seat in seats_of(pair, setting):
-                _recorded_steps(config_path, pair, setting, seat.agent_id)
+            for slot in agent_slots(pair, setting):
+                _recorded_steps(config_path, pair, setting, slot.agent_id)
 
     def run(self, session: AgentSession) -> None:
         assert session.config_path is not None
         expected = received = 0
-        agent_id = session.seat.agent_id
+        agent_id = session.slot.agent_id
         for step in _recorded_steps(session.config_path, session.pair, session.setting, agent_id):
             if step.get("action") != "receive_message":
                 _repeat(step, session)

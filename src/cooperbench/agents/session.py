@@ -18,7 +18,7 @@ from cooperbench.agents.base import REPO_DIR, Limits, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
 from cooperbench.gateway.recording import Exchanges
-from cooperbench.models import Message, Pair, Seat, Setting, Usage
+from cooperbench.models import AgentSlot, Message, Pair, Setting, Usage
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.contract import CommandResult
 from cooperbench.team.inbox import Inbox
@@ -34,7 +34,7 @@ class AgentSession:
     """One agent at work on its part of a pair. Agents use the methods and the fields down to `limits`."""
 
     pair: Pair
-    seat: Seat
+    slot: AgentSlot
     setting: Setting
     model: str | None
     config_path: Path | None
@@ -86,7 +86,7 @@ class AgentSession:
 
         return task_prompt(
             self.pair,
-            self.seat,
+            self.slot,
             self.setting,
             messaging=bool(self.teammates),
             git=self.git_shared,

@@ -23,7 +23,7 @@ from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, selec
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Task
-from cooperbench.retry import in_daemon_threads
+from cooperbench.retry import run_in_daemon_threads
 from cooperbench.text import plural, printable
 
 ACTIONS = {
@@ -173,7 +173,7 @@ def _for_each(
         say(f"ready: {name} {digest}")
         return {"task": task.label, "image": name, "digest": digest}
 
-    futures, _ = in_daemon_threads(one, tasks, jobs, "image")
+    futures, _ = run_in_daemon_threads(one, tasks, jobs, "image")
     try:
         rows = [future.result() for future in futures.values()]
     finally:
@@ -188,7 +188,7 @@ def _get(
 ) -> tuple[str, str]:
     get(task, say)
     image = backend.prepare(task, say)
-    return image.reference, image.digest
+    return image.ref, image.digest
 
 
 def registry_template(registry: str | None) -> str:

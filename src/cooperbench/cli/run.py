@@ -16,7 +16,7 @@ from cooperbench.cli.background import detach
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.reference import ReferenceStore
-from cooperbench.models import Setting, seats_of
+from cooperbench.models import Setting, agent_slots
 from cooperbench.report.summary import deficit_text, summary_text
 from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.api import check, run_experiment, select
@@ -276,10 +276,10 @@ def demo(args: argparse.Namespace) -> int:
 def prompts(args: argparse.Namespace) -> int:
     config = config_of(args)
     pair = select(config)[0].pairs[0]
-    for seat in seats_of(pair, config.setting):
+    for slot in agent_slots(pair, config.setting):
         text = task_prompt(
             pair,
-            seat,
+            slot,
             config.setting,
             messaging=config.messaging_enabled,
             git=bool(config.git_enabled),
@@ -287,7 +287,7 @@ def prompts(args: argparse.Namespace) -> int:
             features=config.team_features,
             prompts_dir=config.prompts_dir,
         )
-        sys.stdout.write(f"===== {seat.agent_id} ({pair.label}) =====\n{text}\n")
+        sys.stdout.write(f"===== {slot.agent_id} ({pair.label}) =====\n{text}\n")
     templates = files("cooperbench.team") / "templates"
     sys.stderr.write(
         f"templates: {templates}; copy those that you change to a folder for --prompts\n"

@@ -22,7 +22,7 @@ from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.eval.test_runs import TestRun, not_run
 from cooperbench.eval.trees import Applied, TreeStore
-from cooperbench.models import EvalNetwork, MergeResult, Pair, Setting, seats_of
+from cooperbench.models import EvalNetwork, MergeResult, Pair, Setting, agent_slots
 from cooperbench.storage import (
     ExperimentPaths,
     PairPaths,
@@ -75,8 +75,8 @@ class Evaluation:
 def read_patches(paths: PairPaths, pair: Pair, setting: Setting) -> dict[str, bytes | None]:
     """What the agents handed in, by agent; None where there is no file."""
     return {
-        seat.agent_id: read_bytes(paths.agent(seat.agent_id).patch)
-        for seat in seats_of(pair, setting)
+        slot.agent_id: read_bytes(paths.agent(slot.agent_id).patch)
+        for slot in agent_slots(pair, setting)
     }
 
 
@@ -173,7 +173,7 @@ def evaluate_pair(
         },
         "unsound": references.store.unsound_of(pair),
         "key": evaluation_key(pair, patches, image.digest, seconds, asked, canary),
-        "image": image.reference,
+        "image": image.ref,
         "image_digest": image.digest,
         "test_timeout_seconds": seconds,
         "started_at": started_at,
@@ -216,13 +216,13 @@ def _judge(
         evaluation.outputs |= {(subject, number): run.output for number, run in runs.items()}
         return runs
 
-    seats = seats_of(pair, setting)
+    slots = agent_slots(pair, setting)
     alone: dict[str, _Runs] = {}
-    for seat in seats:
-        work = judged[seat.agent_id]
-        alone[seat.agent_id] = test(seat.agent_id, seat.feature_ids, work, work.error)
+    for slot in slots:
+        work = judged[slot.agent_id]
+        alone[slot.agent_id] = test(slot.agent_id, slot.feature_ids, work, work.error)
     # One agent's patch is its own merge: the same answers under the documented name.
-    runs = alone[seats[0].agent_id]
+    runs = alone[slots[0].agent_id]
     if setting != "solo":
         evaluation.merged_patch = merge.patch
         runs = test("merged", pair.feature_ids, merge, merge.detail or "nothing to merge")
@@ -231,7 +231,7 @@ def _judge(
         # Also alone: what a patch does to tests may depend on whether the other one is there.
         asked = [(number, merge.patch) for number in pair.feature_ids]
         asked += [
-            (number, judged[seat.agent_id].patch) for seat in seats for number in seat.feature_ids
+            (number, judged[slot.agent_id].patch) for slot in slots for number in slot.feature_ids
         ]
         for number, patch in dict.fromkeys(asked):
             if confirmation.get(number) != "suspicious":
@@ -260,11 +260,11 @@ def _judge(
     # Recorded beside the verdicts, and part of none of them: the lead may have merged the members' work.
     lead: dict[str, Any] = {}
     if setting == "team":
-        work = judged[seats[0].agent_id]
-        others = [number for seat in seats[1:] for number in seat.feature_ids]
+        work = judged[slots[0].agent_id]
+        others = [number for slot in slots[1:] for number in slot.feature_ids]
         totals = _totals(test("lead", others, work, work.error))
         lead = {
-            "integrated_by_lead": agents[seats[0].agent_id]["success"] and totals["success"],
+            "integrated_by_lead": agents[slots[0].agent_id]["success"] and totals["success"],
             "lead": totals,
         }
     individual = all(agent["success"] for agent in agents.values())

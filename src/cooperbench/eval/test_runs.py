@@ -330,8 +330,8 @@ class PatchTester:
         labels = {**self._labels, "task": task.label}
 
         def attempt(_: int) -> T:
-            clean = self.image(task).judged_reference
-            image = clean or self.image(task).reference
+            clean = self.image(task).evaluation_ref
+            image = clean or self.image(task).ref
             if conditions.installed:
                 image = self._installed.get(task, lambda: self._dependency_layer(task))
             seconds, network = self.timeout_seconds + SPARE_SECONDS, conditions.network or "none"
@@ -352,7 +352,7 @@ class PatchTester:
         image = self.image(task)
         tests = task.features[0].tests.read_bytes()
         keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
-        reference = image.judged_reference or image.reference
+        reference = image.evaluation_ref or image.ref
         made_of = hashlib.sha256(f"{_DEPENDENCY_LAYER_FORMAT} {image.digest} {reference}".encode())
         for part in (task.runner_script.read_bytes(), tests, keep_wheels):
             made_of.update(hashlib.sha256(part).digest())

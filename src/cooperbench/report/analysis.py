@@ -301,5 +301,5 @@ def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
         CrossPlayCell(first, second, rate(observe_verdict(pairs), method))
         for (first, second), pairs in sorted(found.items())
     ]
-    names = sorted({name for seats in found for name in seats})
+    names = sorted({name for slots in found for name in slots})
     return CrossPlay(tuple(names), tuple(cells), len(judged) - len(known))

@@ -164,7 +164,7 @@ def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
         "judged_at": utc_now(),
         "answers": answers,
         "problems": problems,
-        **usage.accounts(),
+        **usage.to_record(),
         "version": __version__,
         "label": label,
     }

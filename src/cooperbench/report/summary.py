@@ -10,7 +10,7 @@ from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.agents.recorder import read_trajectory
-from cooperbench.models import SETTINGS, Pair, Setting, summed_accounts
+from cooperbench.models import SETTINGS, Pair, Setting, sum_usage
 from cooperbench.report.fields import flag, mapping, number
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.loading import read_pairs
@@ -66,7 +66,7 @@ def save_summary(
         "version": __version__,
         "settings": by_setting,
         "errors": sum(part["errors"] for part in by_setting.values()),
-        **summed_accounts(by_setting.values()),
+        **sum_usage(by_setting.values()),
         "spent": spent_on_disk(paths),
         "budget": None if budget is None else dict(budget),
         "sandboxes": _sandboxes(paths, used),
@@ -122,7 +122,7 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         "agent_outcomes": _tally(agent.status for agent in agents),
         "merge_outcomes": _tally(pair.merge_status for pair in judged),
         "messages": sum(pair.messages for pair in results),
-        **summed_accounts(agent.record for agent in agents),
+        **sum_usage(agent.record for agent in agents),
         "steps": sum(agent.steps for agent in agents),
         "agent_seconds": round(sum(pair.duration_seconds for pair in results), 3),
         "test_seconds": round(

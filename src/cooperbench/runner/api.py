@@ -16,7 +16,7 @@ from cooperbench.dataset.discovery import select_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.reference import sound_pairs
-from cooperbench.models import Setting, seats_of
+from cooperbench.models import Setting, agent_slots
 from cooperbench.report.summary import summary_text
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import Display, make_display
@@ -117,15 +117,15 @@ def check(arm: Arm) -> Arm:
     check_backend(config)
     config.check_against_disk()
     for pair in pairs if config.replay_from else ():
-        for seat in seats_of(pair, config.setting):
-            recording = config.recording(pair, seat.agent_id)
+        for slot in agent_slots(pair, config.setting):
+            recording = config.recording(pair, slot.agent_id)
             if recording is None or not recording.is_file():
                 raise UserError(
                     f"nothing to replay for {pair.label}: no {recording}; run with --record"
                 )
     arm = arm.planned()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
-    for one in dict.fromkeys(one for pair in one_of_each_size for one in config.assigned(pair)):
+    for one in dict.fromkeys(one for pair in one_of_each_size for one in config.agent_specs(pair)):
         agent: Any = get_agent(one.agent)()
         if hasattr(agent, "check"):
             agent.check(one.config_path, pairs, config.setting)

@@ -13,7 +13,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
-from cooperbench.models import Pair, seats_of
+from cooperbench.models import Pair, agent_slots
 from cooperbench.runner.options import EXECUTORS, OPTIONS, REPLAY_MODEL, TEAM_PARTS, RunOptions
 from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
 from cooperbench.text import plural
@@ -31,8 +31,8 @@ _CALLED = {"str": "a name", "str | Path": "a path", "int": "a whole number", "fl
 _FOR_JOBS = ("workers", "pairs_per_job", "slurm", "ray_address", "ray_resources")
 
 
-class Assigned(NamedTuple):
-    """What works in one seat."""
+class AgentSpec(NamedTuple):
+    """What works in one slot."""
 
     agent: str
     model: str | None
@@ -77,7 +77,7 @@ class RunConfig(RunOptions):
         if self.prompts_dir is not None and not any(self.prompts_dir.glob("*.j2")):
             raise UserError(f"{self.prompts_dir}: no folder with templates (*.j2)")
         if self.setting == "solo":
-            self._assigned(1, "setting solo")
+            self._agent_specs(1, "setting solo")
 
     @property
     def paths(self) -> ExperimentPaths:
@@ -89,7 +89,7 @@ class RunConfig(RunOptions):
         return Limits(self.step_limit, self.cost_limit, self.time_limit_seconds)
 
     @property
-    def most_jobs(self) -> int:
+    def max_jobs(self) -> int:
         """At once, on a cluster."""
         return self.workers or self.concurrency
 
@@ -103,7 +103,7 @@ class RunConfig(RunOptions):
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """One for all seats, or one for each, the first agent1's; so are the next three."""
+        """One for all slots, or one for each, the first agent1's; so are the next three."""
         return split_values(self.agent, "agents")
 
     @property
@@ -116,7 +116,7 @@ class RunConfig(RunOptions):
 
     @property
     def agent_config_paths(self) -> tuple[Path | None, ...]:
-        """A path that exists as it stands may have commas in its name. An empty part is a seat without a config."""
+        """A path that exists as it stands may have commas in its name. An empty part is a slot without a config."""
         text = self.agent_config
         if text is None:
             return (None,)
@@ -131,24 +131,24 @@ class RunConfig(RunOptions):
 
     @property
     def model_name(self) -> str | None:
-        """The models that are asked: one for all seats, or those of the seats with an agent that asks one, in order."""
+        """The models that are asked: one for all slots, or those of the slots with an agent that asks one, in order."""
         asking = [uses_model(agent) for agent in self.agents]
         asked = self.models if any(asking) else ()
         if len(asking) == len(asked):
             asked = tuple(model for model, asks in zip(asked, asking, strict=True) if asks)
         return ",".join(model for model in asked if model) or None
 
-    def assigned(self, pair: Pair) -> tuple[Assigned, ...]:
-        """Who works on a pair, seat by seat."""
-        return self._assigned(len(seats_of(pair, self.setting)), pair.label)
+    def agent_specs(self, pair: Pair) -> tuple[AgentSpec, ...]:
+        """Who works on a pair, slot by slot."""
+        return self._agent_specs(len(agent_slots(pair, self.setting)), pair.label)
 
-    def _assigned(self, seats: int, whose: str) -> tuple[Assigned, ...]:
-        agents = _for_seats(self.agents, seats, "agent", whose)
-        models = _for_seats(self.models, seats, "model", whose)
-        configs = _for_seats(self.agent_config_paths, seats, "agent config", whose)
-        urls = _for_seats(self.base_urls, seats, "base URL", whose)
+    def _agent_specs(self, slots: int, whose: str) -> tuple[AgentSpec, ...]:
+        agents = _per_slot(self.agents, slots, "agent", whose)
+        models = _per_slot(self.models, slots, "model", whose)
+        configs = _per_slot(self.agent_config_paths, slots, "agent config", whose)
+        urls = _per_slot(self.base_urls, slots, "base URL", whose)
         return tuple(
-            Assigned(agent, model if uses_model(agent) else None, config, url)
+            AgentSpec(agent, model if uses_model(agent) else None, config, url)
             for agent, model, config, url in zip(agents, models, configs, urls, strict=True)
         )
 
@@ -299,15 +299,15 @@ def split_values(text: str, what: str) -> tuple[str, ...]:
     return values
 
 
-def _for_seats(values: tuple[T, ...], seats: int, noun: str, whose: str) -> tuple[T, ...]:
-    """One for each seat; `whose` names them in the error for a wrong number."""
+def _per_slot(values: tuple[T, ...], slots: int, noun: str, whose: str) -> tuple[T, ...]:
+    """One for each slot; `whose` names them in the error for a wrong number."""
     if len(values) == 1:
-        return values * seats
-    if len(values) != seats:
+        return values * slots
+    if len(values) != slots:
         given = ",".join("" if value is None else str(value) for value in values)
-        advice = "give one" if seats == 1 else "give one for all or one for each, with commas"
+        advice = "give one" if slots == 1 else "give one for all or one for each, with commas"
         raise UserError(
-            f"{plural(len(values), noun)} ({given}) for {plural(seats, 'seat')} in {whose}; {advice}"
+            f"{plural(len(values), noun)} ({given}) for {plural(slots, 'agent slot')} in {whose}; {advice}"
         )
     return values
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from cooperbench.models import Message, Pair, Seat
+    from cooperbench.models import AgentSlot, Message, Pair
     from cooperbench.runner.experiment import Arm
 
 _MESSAGE_CHARACTERS = 160
@@ -80,7 +80,7 @@ def header_lines(arms: Sequence[Arm]) -> list[str]:
     if config.executor == "local":
         lines.append(f"Running with concurrency={config.concurrency}")
     else:
-        lines.append(f"Running on {config.executor} with workers={config.most_jobs}")
+        lines.append(f"Running on {config.executor} with workers={config.max_jobs}")
     if len(arms) > 1:
         names = ", ".join(arm.config.run_name.partition("/")[2] for arm in arms)
         lines.append(f"{plural(len(arms), 'arm')}: {names}")
@@ -119,15 +119,15 @@ class Display:
         """A task is `Prepared`, a `Reference` run has ended; how many of how many have."""
         self.note(f"{what} {done}/{total}: {label}")
 
-    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:
+    def pair_started(self, pair: Pair, slots: Sequence[AgentSlot]) -> None:
         with self._lock:
             self._running[pair] = time.monotonic()
         features = "features_" + "_".join(map(str, pair.feature_ids))
         self._tell(pair, pair.label.replace(pair.name, features))
-        for seat in seats:
-            what = "feature" if len(seat.features) == 1 else "features"
-            numbers = ", ".join(map(str, seat.feature_ids))
-            self._tell(pair, f"  {agent_title(seat.agent_id)}: Implementing {what} {numbers}...")
+        for slot in slots:
+            what = "feature" if len(slot.features) == 1 else "features"
+            numbers = ", ".join(map(str, slot.feature_ids))
+            self._tell(pair, f"  {agent_title(slot.agent_id)}: Implementing {what} {numbers}...")
 
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
         """An agent waits for a provider that fails; without a reason: no longer."""

@@ -21,9 +21,9 @@ from cooperbench.eval import backends
 from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
 from cooperbench.eval.reference import References, ReferenceStore
 from cooperbench.eval.test_runs import PatchTester
-from cooperbench.models import Pair, Usage, seats_of
+from cooperbench.models import Pair, Usage, agent_slots
 from cooperbench.report.summary import save_summary, spent_on_disk
-from cooperbench.retry import finished, with_retries
+from cooperbench.retry import finish_despite_interrupts, with_retries
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, header_lines
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
@@ -81,7 +81,7 @@ class Budget:
     def is_spent(self) -> bool:
         return self._limit is not None and self._spent >= self._limit
 
-    def lets_start(self) -> bool:
+    def try_start(self) -> bool:
         """Whether there is something left for another pair; one that there is not is counted."""
         with self._lock:
             starts = not self.is_spent
@@ -164,7 +164,7 @@ def carry_out(
                 Driver(engine, arms, display, budget).work_off()
         finally:
             used = getattr(backend, "resource_use", lambda: None)()
-            summaries = finished(lambda: _sum_up(arms, budget, used))
+            summaries = finish_despite_interrupts(lambda: _sum_up(arms, budget, used))
         return summaries
 
 
@@ -266,9 +266,9 @@ class Experiment:
     def _run(self, config: RunConfig, pair: Pair) -> tuple[RunConfig, Pair] | None:
         """The same, if there is a result that is to be judged."""
         self._check_stop()
-        if not self._budget.lets_start():
+        if not self._budget.try_start():
             return None
-        self._display.pair_started(pair, seats_of(pair, config.setting))
+        self._display.pair_started(pair, agent_slots(pair, config.setting))
         needed = (pair, config, self._session, self._display, self._mailboxes, self._budget.spend)
         try:
             result = with_retries(

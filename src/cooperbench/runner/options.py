@@ -90,7 +90,7 @@ class RunOptions:
         default="mini_swe_agent",
         recorded=None,
     )
-    """One for all seats, or one for each, with commas; so are the model and the agent config."""
+    """One for all slots, or one for each, with commas; so are the model and the agent config."""
     model: str | None = option(
         "-m --model",
         "any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5",

@@ -19,8 +19,8 @@ from cooperbench.agents.registry import get_agent, programs_of, version_of
 from cooperbench.agents.session import AgentSession
 from cooperbench.eval.trees import MAX_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
-from cooperbench.models import Pair, Seat, Usage, seats_of, summed_accounts
-from cooperbench.runner.config import Assigned, RunConfig
+from cooperbench.models import AgentSlot, Pair, Usage, agent_slots, sum_usage
+from cooperbench.runner.config import AgentSpec, RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, RichSandbox
@@ -97,15 +97,15 @@ class PairRun:
         self._pair = pair
         self._config = config
         self._image = session.image(pair.task)
-        self._git_dir = PREPARED_GIT_DIR if self._image.agent_reference else SCRUBBED_GIT_DIR
+        self._git_dir = PREPARED_GIT_DIR if self._image.agent_ref else SCRUBBED_GIT_DIR
         self._session = session
         self._display = display
         self._on_spend = on_spend
         config.paths.archive(pair, config.setting)
         self._paths = config.paths.pair(pair, config.setting)
         self._paths.folder.mkdir(parents=True)
-        self._seats = seats_of(pair, config.setting)
-        agent_ids = [seat.agent_id for seat in self._seats]
+        self._slots = agent_slots(pair, config.setting)
+        agent_ids = [slot.agent_id for slot in self._slots]
         together = len(agent_ids) > 1
         mailbox = remote = None
         if together and config.messaging_enabled:
@@ -122,15 +122,17 @@ class PairRun:
         started_at, started = utc_now(), time.monotonic()
         sandboxes: dict[str, RichSandbox] = {}
         try:
-            with ThreadPoolExecutor(len(self._seats), thread_name_prefix="agent") as pool:
+            with ThreadPoolExecutor(len(self._slots), thread_name_prefix="agent") as pool:
                 try:
-                    seats = list(zip(self._seats, self._config.assigned(self._pair), strict=True))
-                    commits = _gather([pool.submit(self._set_up, *one, sandboxes) for one in seats])
+                    slots = list(
+                        zip(self._slots, self._config.agent_specs(self._pair), strict=True)
+                    )
+                    commits = _gather([pool.submit(self._set_up, *one, sandboxes) for one in slots])
                     if len(set(commits)) > 1:
                         raise errors.InfraError(
                             f"sandboxes of {self._pair.label} have different commits"
                         )
-                    agents = _gather([pool.submit(self._work, *one, sandboxes) for one in seats])
+                    agents = _gather([pool.submit(self._work, *one, sandboxes) for one in slots])
                 finally:
                     # After a failure this ends the agents that are still at work, so that the pool can end.
                     self._end(sandboxes)
@@ -150,10 +152,10 @@ class PairRun:
             "setting": self._config.setting,
             "agents": {agent["agent_id"]: agent for agent in agents},
             **records,
-            **summed_accounts(agents),
+            **sum_usage(agents),
             "base_commit": commits[0],
             "backend": self._config.backend,
-            "image": self._image.reference,
+            "image": self._image.ref,
             "image_digest": self._image.digest,
             "attempt": attempt,
             "started_at": started_at,
@@ -165,26 +167,26 @@ class PairRun:
         write_json(self._paths.result, record)
         return record
 
-    def _set_up(self, seat: Seat, assigned: Assigned, sandboxes: dict[str, RichSandbox]) -> str:
+    def _set_up(self, slot: AgentSlot, spec: AgentSpec, sandboxes: dict[str, RichSandbox]) -> str:
         """The agent's sandbox, with its repository prepared; the commit in it, the same for all."""
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
         spare = 2 * SNAPSHOT_SECONDS + int(min(retry_timeout_seconds(), UNLIMITED_LIFETIME_SECONDS))
-        labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": seat.agent_id}
+        labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": slot.agent_id}
         sandbox = self._session.open(
-            self._image.agent_reference or self._image.reference,
+            self._image.agent_ref or self._image.ref,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
             options=SandboxOptions(
                 "agent",
                 self._config.network,
                 labels,
-                programs=programs_of(get_agent(assigned.agent)),
+                programs=programs_of(get_agent(spec.agent)),
             ),
         )
-        sandboxes[seat.agent_id] = sandbox
+        sandboxes[slot.agent_id] = sandbox
         commit = prepare_repository(sandbox, self._git_dir)
         self._team.join(
-            seat.agent_id,
+            slot.agent_id,
             sandbox,
             streams=self._session.streams,
             repo_dir=REPO_DIR,
@@ -194,37 +196,35 @@ class PairRun:
         return commit
 
     def _work(
-        self, seat: Seat, assigned: Assigned, sandboxes: dict[str, RichSandbox]
+        self, slot: AgentSlot, spec: AgentSpec, sandboxes: dict[str, RichSandbox]
     ) -> dict[str, Any]:
         """One agent from its first step to its patch, and its part of result.json."""
-        started, sandbox = time.monotonic(), sandboxes[seat.agent_id]
-        files = self._paths.agent(seat.agent_id)
-        make_agent = get_agent(assigned.agent)
+        started, sandbox = time.monotonic(), sandboxes[slot.agent_id]
+        files = self._paths.agent(slot.agent_id)
+        make_agent = get_agent(spec.agent)
         version = version_of(make_agent)
-        recorder = Recorder(
-            files, seat, agent=assigned.agent, model=assigned.model, agent_version=version
-        )
-        recording = self._config.recording(self._pair, seat.agent_id)
+        recorder = Recorder(files, slot, agent=spec.agent, model=spec.model, agent_version=version)
+        recording = self._config.recording(self._pair, slot.agent_id)
         exchanges = None
         if self._config.record or recording:
             exchanges = Exchanges(None if recording else files.exchanges, recording)
         session = AgentSession(
             pair=self._pair,
-            seat=seat,
+            slot=slot,
             setting=self._config.setting,
-            model=assigned.model,
-            base_url=assigned.base_url,
-            config_path=assigned.config_path,
+            model=spec.model,
+            base_url=spec.base_url,
+            config_path=spec.config_path,
             sandbox=sandbox,
             recorder=recorder,
             limits=self._config.limits,
-            inbox=self._team.inboxes.get(seat.agent_id),
+            inbox=self._team.inboxes.get(slot.agent_id),
             stop=self._session.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
             exchanges=exchanges,
-            on_outage=partial(self._display.outage, self._pair, seat.agent_id),
-            tools=self._team.tools(seat.agent_id) if self._config.team_mcp else {},
+            on_outage=partial(self._display.outage, self._pair, slot.agent_id),
+            tools=self._team.tools(slot.agent_id) if self._config.team_mcp else {},
             team_features=self._config.team_features,
             prompts_dir=self._config.prompts_dir,
         )
@@ -237,7 +237,7 @@ class PairRun:
                 status, error = failure.status, str(failure)
             except errors.UserError as problem:
                 raise errors.RunStopped(redact(str(problem))) from problem
-            self._team.leave(seat.agent_id)
+            self._team.leave(slot.agent_id)
             try:
                 with self._faults_of_the_agent():
                     patch = self._take_patch(sandbox)
@@ -257,15 +257,15 @@ class PairRun:
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)
         return {
-            "agent_id": seat.agent_id,
-            "feature_ids": list(seat.feature_ids),
-            "agent": assigned.agent,
+            "agent_id": slot.agent_id,
+            "feature_ids": list(slot.feature_ids),
+            "agent": spec.agent,
             "agent_version": version,
-            "model": assigned.model,
+            "model": spec.model,
             "status": status,
             "error": error and redact(error),
             "steps": session.steps,
-            **session.usage.accounts(),
+            **session.usage.to_record(),
             "sandbox_seconds": round(session.sandbox_seconds, 3),
             "patch_bytes": len(patch),
             "patch_sha256": sha256(patch).hexdigest(),
@@ -308,7 +308,7 @@ class PairRun:
             return take_patch(other, self._git_dir)
 
     def _spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[RichSandbox]:
-        image = self._image.agent_reference or self._image.reference
+        image = self._image.agent_ref or self._image.ref
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
         return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
 

@@ -13,7 +13,7 @@ from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import kill_running_git
 from cooperbench.models import Image, Task
-from cooperbench.retry import finished, in_daemon_threads
+from cooperbench.retry import finish_despite_interrupts, run_in_daemon_threads
 from cooperbench.sandbox import contract
 from cooperbench.sandbox.base_sandbox import RichSandbox
 from cooperbench.sandbox.plain_sandbox import PlainSandbox
@@ -84,7 +84,9 @@ class SandboxSession:
         wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
         if wanted:
             self.check()
-        images, threads = in_daemon_threads(self._prepare_image, wanted, _IMAGE_WORKERS, "image")
+        images, threads = run_in_daemon_threads(
+            self._prepare_image, wanted, _IMAGE_WORKERS, "image"
+        )
         self._images |= images
         self._image_threads += threads
         for number, task in enumerate(wanted, 1):
@@ -153,7 +155,7 @@ class SandboxSession:
         if kind is KeyboardInterrupt:
             kill_running_git()
         # The second Ctrl-C arrives here, while we wait: nothing may stay behind then either.
-        finished(self._close)
+        finish_despite_interrupts(self._close)
 
     def _close(self) -> None:
         self.stop.set()

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
-from cooperbench.models import REPO_DIR, seats_of
+from cooperbench.models import REPO_DIR, agent_slots
 from cooperbench.team.shared_folder import SHARED_DIR
 from cooperbench.text import plural
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from cooperbench.agents.base import Limits
-    from cooperbench.models import Pair, Seat, Setting
+    from cooperbench.models import AgentSlot, Pair, Setting
 
 
 def task_prompt(
     pair: Pair,
-    seat: Seat,
+    slot: AgentSlot,
     setting: Setting,
     *,
     messaging: bool,
@@ -34,20 +34,20 @@ def task_prompt(
     """What an agent is told, the same for every framework; `features`: the parts of setting team, and which are on."""
     from jinja2 import TemplateError
 
-    names = [other.agent_id for other in seats_of(pair, setting)]
-    teammates = [name for name in names if name != seat.agent_id]
+    names = [other.agent_id for other in agent_slots(pair, setting)]
+    teammates = [name for name in names if name != slot.agent_id]
     texts = [
-        feature.description.read_bytes().decode("utf-8", "replace") for feature in seat.features
+        feature.description.read_bytes().decode("utf-8", "replace") for feature in slot.features
     ]
     on = {part for part, is_on in (features or {}).items() if is_on}
-    role = None if "roles" not in on else "lead" if seat.agent_id == names[0] else "member"
+    role = None if "roles" not in on else "lead" if slot.agent_id == names[0] else "member"
     try:
         return (
             _templates(prompts_dir)
             .get_template("task.md.j2")
             .render(
                 setting=setting,
-                agent_id=seat.agent_id,
+                agent_id=slot.agent_id,
                 features=[text.strip("\n") for text in texts],
                 teammates=teammates,
                 messaging=messaging and bool(teammates),

@@ -42,7 +42,7 @@ def test_an_image_is_built_once_and_agents_find_no_history(
     assert docker.prepare(task, said.append) == image
     assert [line.partition(" ")[0] for line in said] == ["building", "removing"]
     assert image.digest.startswith("sha256:")
-    assert image.agent_reference is not None
+    assert image.agent_ref is not None
     script = """
         cd /workspace/repo
         git log --all --format=%s; git reflog | wc -l; git fsck --unreachable --no-progress | wc -l; git remote
@@ -50,14 +50,14 @@ def test_an_image_is_built_once_and_agents_find_no_history(
     """
     outputs = []
     for _ in range(2):
-        sandbox = docker.create_sandbox(image.agent_reference)
+        sandbox = docker.create_sandbox(image.agent_ref)
         outputs.append(sandbox.run(["bash", "-c", script]).stdout_read().split())
         sandbox.terminate()
     assert outputs[0] == outputs[1]
     subject, reflog, unreachable, base, head = outputs[0]
     assert (subject, reflog, unreachable) == ("Base", "0", "0")
     assert base == head
-    evaluating = docker.create_sandbox(image.reference)
+    evaluating = docker.create_sandbox(image.ref)
     assert b"The past" in evaluating.run(["git", "log"], cwd="repo").stdout
     evaluating.terminate()
 
@@ -66,7 +66,7 @@ def test_what_we_made_is_never_looked_for_in_a_registry(
     docker: DockerBackend, another: Callable[..., DockerBackend], tmp_path: Path
 ) -> None:
     task = write_buildable(tmp_path)
-    sandbox = docker.create_sandbox(docker.prepare(task).reference)
+    sandbox = docker.create_sandbox(docker.prepare(task).ref)
     made = docker.take_snapshot(sandbox, task, "0123456789abcdef")
     sandbox.terminate()
     backend = another(pull="always")
@@ -78,7 +78,7 @@ def test_what_we_made_is_never_looked_for_in_a_registry(
 
 def test_nothing_hidden_gets_into_an_image(docker: DockerBackend, tmp_path: Path) -> None:
     image = docker.prepare(write_buildable(tmp_path))
-    sandbox = docker.create_sandbox(image.reference)
+    sandbox = docker.create_sandbox(image.ref)
     assert set(sandbox.run(["ls", "/opt/task"]).stdout_read().split()) == {
         "Dockerfile",
         "setup.sh",
@@ -103,7 +103,7 @@ def test_a_changed_dockerfile_is_built_again(docker: DockerBackend, tmp_path: Pa
     task.dockerfile.write_text(DOCKERFILE + "RUN echo two >/which\n")
     second = docker.prepare(task)
     assert first.digest != second.digest
-    sandbox = docker.create_sandbox(second.reference)
+    sandbox = docker.create_sandbox(second.ref)
     assert sandbox.read_file("/which") == b"two\n"
     sandbox.terminate()
 
@@ -112,7 +112,7 @@ def test_a_container_of_the_users_from_an_agents_image_is_not_ours(
     docker: DockerBackend, tmp_path: Path
 ) -> None:
     image = docker.prepare(write_buildable(tmp_path))
-    config = docker.engine.api.inspect_image(image.agent_reference)["Config"]
+    config = docker.engine.api.inspect_image(image.agent_ref)["Config"]
     assert config["Labels"][OWNER] == ""
     assert "supervisor" not in str(config["Cmd"])
     assert "/cooperbench" not in str(config["Env"])
@@ -151,7 +151,7 @@ def test_a_base_image_that_is_not_there(docker: DockerBackend, tmp_path: Path) -
 
 def test_no_image_and_no_dockerfile(docker: DockerBackend, tmp_path: Path) -> None:
     task = write_buildable(tmp_path)
-    docker.engine.api.remove_image(docker.prepare(task).reference, force=True)
+    docker.engine.api.remove_image(docker.prepare(task).ref, force=True)
     task.dockerfile.unlink()
     with pytest.raises(UserError, match=r"there is no image .*, and no Dockerfile"):
         docker.prepare(task)
@@ -163,15 +163,15 @@ def test_an_image_of_ones_own(
     """Named by a template; found although its Dockerfile was never built here."""
     task = write_buildable(tmp_path)
     built = docker.prepare(task)
-    docker.engine.api.tag(built.reference, "my/own-tiny", "7")
+    docker.engine.api.tag(built.ref, "my/own-tiny", "7")
     own = another(image_template="my/own-{short}:{task_id}")
-    assert own.prepare(task).reference == "my/own-tiny:7"
+    assert own.prepare(task).ref == "my/own-tiny:7"
 
 
 def test_a_task_of_the_demo(docker: DockerBackend) -> None:
     (task,) = load_tasks(resolve_dataset_dir("demo"), "coinage_task", 3)
     image = docker.prepare(task)
-    sandbox = docker.create_sandbox(image.reference)
+    sandbox = docker.create_sandbox(image.ref)
     sandbox.write_file("/patches/tests.patch", task.feature(1).tests.read_bytes())
     sandbox.write_file("/patches/feature.patch", task.feature(1).patch.read_bytes())
     assert sandbox.run(["runner.sh", "tests.patch", "feature.patch"]).returncode == 0

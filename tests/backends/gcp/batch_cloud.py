@@ -13,7 +13,7 @@ import pytest
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover
-from cooperbench.models import seats_of
+from cooperbench.models import agent_slots
 from cooperbench.storage import ExperimentPaths, read_json, write_json
 from tests.backends.gcp.batch_server import BatchServer
 from tests.tiny import golden
@@ -99,13 +99,13 @@ class Experiment:
 
     def hand_in(self, pair: Pair, patches: Mapping[str, str | None]) -> None:
         place = self.paths.pair(pair, "coop")
-        for seat in seats_of(pair, "coop"):
-            patch = patches.get(seat.agent_id, golden(*seat.feature_ids))
+        for slot in agent_slots(pair, "coop"):
+            patch = patches.get(slot.agent_id, golden(*slot.feature_ids))
             if patch is None:
                 with suppress(FileNotFoundError):
-                    place.agent(seat.agent_id).patch.unlink()
+                    place.agent(slot.agent_id).patch.unlink()
             else:
-                place.agent(seat.agent_id).write_patch(patch.encode())
+                place.agent(slot.agent_id).write_patch(patch.encode())
         write_json(place.result, {"status": "completed", "agents": {}, "duration_seconds": 0})
 
     def evaluations(self) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def test_a_last_command_in_a_large_template(tmp_path: Path) -> None:
     task = load_tasks(write_tiny(tmp_path / "dataset"))[0]
     task.setup_script.write_text(task.setup_script.read_text() + LARGE)
     backend = LocalBackend(cache_dir=tmp_path / "cache")
-    sandbox = backend.create_sandbox(backend.prepare(task).reference, workdir="/workspace/repo")
+    sandbox = backend.create_sandbox(backend.prepare(task).ref, workdir="/workspace/repo")
     assert bash(sandbox, "echo changed >bulk/1; rm bulk/2").returncode == 0
     assert last(sandbox, "cat bulk/1 bulk/3; ls bulk | wc -l").stdout == b"changed\n3\n699\n"
     backend.close()

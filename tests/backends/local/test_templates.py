@@ -55,8 +55,8 @@ def image(local: LocalBackend, tmp_path_factory: pytest.TempPathFactory) -> Imag
 
 
 def test_references(local: LocalBackend, image: Image, tmp_path: Path) -> None:
-    assert image.reference.startswith("local/tiny_task:task7@")
-    assert image.agent_reference == image.reference + "+agent"
+    assert image.ref.startswith("local/tiny_task:task7@")
+    assert image.agent_ref == image.ref + "+agent"
     assert image.digest.startswith("sha256:")
     assert local.prepare(tiny_task(tmp_path)) == image  # the same content at another place
 
@@ -64,7 +64,7 @@ def test_references(local: LocalBackend, image: Image, tmp_path: Path) -> None:
 def test_the_evaluation_template_is_as_setup_left_it_but_for_later_commits(
     local: LocalBackend, image: Image
 ) -> None:
-    sandbox = local.create_sandbox(image.reference)
+    sandbox = local.create_sandbox(image.ref)
     assert git_lines(sandbox, "log", "--format=%s") == ["The past"]
     objects = git_lines(sandbox, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)")
     assert objects.count("commit") == 1
@@ -74,8 +74,8 @@ def test_the_evaluation_template_is_as_setup_left_it_but_for_later_commits(
 
 
 def test_the_agents_template_has_no_history(local: LocalBackend, image: Image) -> None:
-    assert image.agent_reference is not None
-    sandboxes = [local.create_sandbox(image.agent_reference) for _ in range(2)]
+    assert image.agent_ref is not None
+    sandboxes = [local.create_sandbox(image.agent_ref) for _ in range(2)]
     heads = [git_lines(sandbox, "rev-parse", "HEAD") for sandbox in sandboxes]
     assert heads[0] == heads[1]
     one = sandboxes[0]
@@ -106,7 +106,7 @@ def test_the_agents_template_has_no_history(local: LocalBackend, image: Image) -
 
 @pytest.mark.parametrize("patch", [None, golden(1)])
 def test_the_runner_runs(local: LocalBackend, image: Image, patch: str | None) -> None:
-    sandbox = local.create_sandbox(image.reference)
+    sandbox = local.create_sandbox(image.ref)
     sandbox.write_file("/patches/tests.patch", hidden_test(1).encode())
     sandbox.write_file("/patches/feature.patch", (patch or "").encode())
     arguments = ["tests.patch", "feature.patch"] if patch else ["tests.patch"]
@@ -117,14 +117,14 @@ def test_the_runner_runs(local: LocalBackend, image: Image, patch: str | None) -
 
 
 def test_what_one_sandbox_changes_no_other_sees(local: LocalBackend, image: Image) -> None:
-    first = local.create_sandbox(image.reference)
+    first = local.create_sandbox(image.ref)
     assert (
         in_repo(
             first, "echo changed >app.txt; rm -rf tests; git mv .gitignore other; echo new >new"
         ).returncode
         == 0
     )
-    second = local.create_sandbox(image.reference)
+    second = local.create_sandbox(image.ref)
     assert git_lines(second, "status", "--porcelain") == []
     assert in_repo(second, "head -1 app.txt; ls").stdout == b"line 1\napp.txt\ntests\n"
     first.terminate()
@@ -138,7 +138,7 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     change_setup(task, task.setup_script.read_text() + LARGE)
     backend = LocalBackend(cache_dir=tmp_path / "cache")
     image = backend.prepare(task)
-    template = tmp_path / "cache" / "local" / image.reference.partition("@")[2]
+    template = tmp_path / "cache" / "local" / image.ref.partition("@")[2]
     builder, bubblewrap = backend._find_bubblewrap()
     if overlays and not bubblewrap.overlays:
         pytest.skip("no overlays on this file system")
@@ -167,7 +167,7 @@ def test_mounts_tell_nothing_about_the_host(tmp_path: Path) -> None:
     if not backend._find_bubblewrap()[1].overlays:
         pytest.skip("no overlays on this file system")
     sandbox = backend.create_sandbox(
-        image.agent_reference or "", options=SandboxOptions(programs=tmp_path / "programs")
+        image.agent_ref or "", options=SandboxOptions(programs=tmp_path / "programs")
     )
     script = "ls -d /cooperbench/{base.git,programs,io,lib} && cat /proc/self/{mountinfo,mounts}"
     for result in (
@@ -186,7 +186,7 @@ def test_what_setup_put_into_the_home_is_kept(local: LocalBackend, tmp_path: Pat
         task.setup_script.read_text()
         + "\nmkdir -p ~root/.cache/x && echo kept >~root/.cache/x/file\n",
     )
-    sandbox = local.create_sandbox(local.prepare(task).reference)
+    sandbox = local.create_sandbox(local.prepare(task).ref)
     assert sandbox.read_file("/root/.cache/x/file") == b"kept\n"
     sandbox.terminate()
 
@@ -198,7 +198,7 @@ def test_a_checkout_elsewhere_becomes_the_repository(local: LocalBackend, tmp_pa
     )
     change_setup(task, text)
     before = sorted(path.name for path in task.path.iterdir())
-    sandbox = local.create_sandbox(local.prepare(task).reference)
+    sandbox = local.create_sandbox(local.prepare(task).ref)
     assert git_lines(sandbox, "log", "--format=%s") == ["The past"]
     sandbox.terminate()
     assert sorted(path.name for path in task.path.iterdir()) == before
@@ -269,7 +269,7 @@ def test_threads_and_processes_prepare_a_task_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as threads:
         images = list(threads.map(lambda _: backend.prepare(task), range(3)))
     printed = {process.communicate()[0].strip() for process in others}
-    assert printed == {image.reference for image in images}
+    assert printed == {image.ref for image in images}
     folders = [path for path in (tmp_path / "cache" / "local").iterdir() if path.is_dir()]
     assert len(folders) == 1
 
@@ -294,7 +294,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_finished(tmp_path: Path)
     process.wait()
     (task.path / "fast").touch()
     backend = LocalBackend(cache_dir=tmp_path / "cache")
-    sandbox = backend.create_sandbox(backend.prepare(task).reference)
+    sandbox = backend.create_sandbox(backend.prepare(task).ref)
     assert git_lines(sandbox, "log", "--format=%s") == ["The past"]
     backend.close()
     assert len([path for path in waiting.iterdir() if path.is_dir()]) == 1

@@ -227,7 +227,7 @@ class Plane:
 
     def _prepared(self, task: Task, *, agents: bool) -> str:
         image = self.local.prepare(task)
-        return (image.agent_reference or "") if agents else image.reference
+        return (image.agent_ref or "") if agents else image.ref
 
 
 def registry_name(task: Task) -> str:

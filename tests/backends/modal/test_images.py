@@ -68,7 +68,7 @@ def history(backend: ModalBackend, image: str) -> bytes:
 
 def test_built_from_the_dockerfile(plane: Plane, modal: ModalBackend, task: Task) -> None:
     image = modal.prepare(task)
-    layers = plane.layers(image.reference)
+    layers = plane.layers(image.ref)
     files = {
         file.filename for layer in layers for file in plane.mounts.get(layer.context_mount_id, [])
     }
@@ -76,11 +76,11 @@ def test_built_from_the_dockerfile(plane: Plane, modal: ModalBackend, task: Task
     assert not [
         name for name in files if re.search(r"feature\d|combined\.patch|tests\.patch", name)
     ]
-    assert plane.commands(image.reference)[-1] == "ENTRYPOINT []"
-    assert image.digest == image.reference
-    assert history(modal, image.reference) == b"The past\n"
-    assert image.agent_reference is not None
-    assert history(modal, image.agent_reference) == b"Base\n"
+    assert plane.commands(image.ref)[-1] == "ENTRYPOINT []"
+    assert image.digest == image.ref
+    assert history(modal, image.ref) == b"The past\n"
+    assert image.agent_ref is not None
+    assert history(modal, image.agent_ref) == b"Base\n"
     assert modal.prepare(task) == image
 
 
@@ -89,12 +89,10 @@ def test_the_layer_for_agents_removes_the_history(
 ) -> None:
     """Run as Modal's builder would run it."""
     image = modal.prepare(task)
-    assert image.agent_reference is not None
-    command = plane.commands(image.agent_reference)[-1].replace(
-        "/cooperbench/base.git", "/tmp/base.git"
-    )
+    assert image.agent_ref is not None
+    command = plane.commands(image.agent_ref)[-1].replace("/cooperbench/base.git", "/tmp/base.git")
     assert command.startswith("RUN ")
-    sandbox = modal.create_sandbox(image.reference, timeout=120)
+    sandbox = modal.create_sandbox(image.ref, timeout=120)
     done = sandbox.run(["sh", "-c", command.removeprefix("RUN ")], cwd="/")
     assert done.returncode == 0, done.stderr
     assert (
@@ -110,9 +108,9 @@ def test_the_layer_for_test_runs_removes_later_commits(
     modal: ModalBackend, task: Task, plane: Plane
 ) -> None:
     image = modal.prepare(task)
-    assert image.judged_reference is not None
-    command = plane.commands(image.judged_reference)[-1]
-    sandbox = modal.create_sandbox(image.reference, timeout=120)
+    assert image.evaluation_ref is not None
+    command = plane.commands(image.evaluation_ref)[-1]
+    sandbox = modal.create_sandbox(image.ref, timeout=120)
     later = "git -c user.name=t -c user.email=t@t.invalid commit -qm later --allow-empty; git reset -q --hard HEAD~1"
     sandbox.run(["bash", "-c", later], cwd="/workspace/repo")
     assert sandbox.run(
@@ -134,11 +132,11 @@ def test_pulled_by_digest(plane: Plane, task: Task) -> None:
         )
         image = backend.prepare(task)
         assert image.digest == digest_of(name)
-        assert plane.commands(image.reference) == [
+        assert plane.commands(image.ref) == [
             f"FROM {server}/tasks/{task.repo}@{image.digest}",
             "ENTRYPOINT []",
         ]
-        assert history(backend, image.reference) == b"The past\n"
+        assert history(backend, image.ref) == b"The past\n"
         by_name = backend.create_sandbox(f"{server}/{name}")
         assert by_name.run(["ls", "/workspace"]).stdout == b"repo\n"
         backend.close()
@@ -149,7 +147,7 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task, part: str) -> 
     template = f"127.0.0.1:1/{part}/{{repo}}:task{{task_id}}"
     backend = ModalBackend(images="auto", image_template=template)
     image = backend.prepare(task)
-    assert history(backend, image.reference) == b"The past\n"
+    assert history(backend, image.ref) == b"The past\n"
     backend.close()
     only = ModalBackend(images="registry", image_template=template)
     with pytest.raises(

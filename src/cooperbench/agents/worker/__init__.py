@@ -41,7 +41,7 @@ _GATEWAY_SETTING = re.compile(
 
 
 class WorkerAgent:
-    """One worker for one seat. Subclasses say what to start and what else it should know."""
+    """One worker for one slot. Subclasses say what to start and what else it should know."""
 
     silence_seconds = 1200.0
     """How long a worker may say nothing; a slow model must fit into it."""

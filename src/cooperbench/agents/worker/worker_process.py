@@ -59,7 +59,7 @@ def start_message(
     return {
         "type": "start",
         "protocol": PROTOCOL,
-        "agent_id": session.seat.agent_id,
+        "agent_id": session.slot.agent_id,
         "setting": session.setting,
         "prompt": session.prompt,
         "repo_dir": REPO_DIR,

@@ -73,7 +73,7 @@ class DockerBackend:
         with self._alone_with(task.label):
             found = self.images.provide(task, say)
             judged, agents = self.images.derive(task, found, self._make, say)
-        return Image(found.name, agents.name, found.digest, judged_reference=judged.name)
+        return Image(found.name, agents.name, found.digest, evaluation_ref=judged.name)
 
     def create_sandbox(
         self,

@@ -67,7 +67,7 @@ class GCPBatchBackend:
             with contextlib.suppress(InfraError):
                 digest = resolve_digest(name)
         self._tasks[reference] = self._tasks[reference + AGENTS_SUFFIX] = task
-        return Image(reference, reference + AGENTS_SUFFIX, digest, judged_reference=reference)
+        return Image(reference, reference + AGENTS_SUFFIX, digest, evaluation_ref=reference)
 
     def create_sandbox(
         self,

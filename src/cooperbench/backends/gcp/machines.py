@@ -123,10 +123,8 @@ class Machine(DockerBackend):
         try:
             if task is not None:
                 made = self._prepared.get(task, lambda: self._prepare_here(task))
-                wanted = (
-                    made.agent_reference if image.endswith(AGENTS_SUFFIX) else made.judged_reference
-                )
-                image = wanted or made.reference
+                wanted = made.agent_ref if image.endswith(AGENTS_SUFFIX) else made.evaluation_ref
+                image = wanted or made.ref
             return self.create_sandbox(image, timeout, workdir, options=options)
         finally:
             with self._fleet.lock:

@@ -66,7 +66,7 @@ class LocalBackend:
         except OSError as error:
             raise SandboxError(f"preparing {task.label}: {error}") from error
         reference = f"local/{task.repo}:task{task.task_id}@{template.name}"
-        return Image(reference, reference + _AGENT, f"sha256:{digest}", judged_reference=reference)
+        return Image(reference, reference + _AGENT, f"sha256:{digest}", evaluation_ref=reference)
 
     def create_sandbox(
         self,
@@ -115,7 +115,7 @@ class LocalBackend:
             return Content()
         name = image.removesuffix(_AGENT)
         if not _REFERENCE.fullmatch(name):
-            name = self.prepare(self._task_of(name)).reference
+            name = self.prepare(self._task_of(name)).ref
         template = self._cache_dir / "local" / name.partition("@")[2]
         if not template.is_dir():
             raise SandboxError(

@@ -111,7 +111,7 @@ def _judged(arm: Arm, settings: GcpSettings) -> Arm:
 class BatchEngine:
     name = "batch"
     attempts = 1
-    most_jobs = 10_000
+    max_jobs = 10_000
     """Tasks in one job, as Batch has it."""
 
     def __init__(self, settings: GcpSettings, run_name: str, at_once: int) -> None:

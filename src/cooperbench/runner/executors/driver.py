@@ -22,8 +22,8 @@ from typing import Any, Protocol
 from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserError
 from cooperbench.eval.evaluator import evaluation_key, read_patches, write_failure
 from cooperbench.eval.reference import ReferenceStore
-from cooperbench.models import Message, Pair, Usage, seats_of
-from cooperbench.retry import finished
+from cooperbench.models import Message, Pair, Usage, agent_slots
+from cooperbench.retry import finish_despite_interrupts
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.job import Event, JobOrder, key_of, pack_folder, unpack_folder
@@ -42,8 +42,8 @@ class Engine(Protocol):
     poll_seconds: float
     attempts: int
     """Jobs that a pair is given to, until one of them ends with an outcome."""
-    most_jobs: int
-    """That may be submitted at a time; it lets `RunConfig.most_jobs` of them run at once."""
+    max_jobs: int
+    """That may be submitted at a time; it lets `RunConfig.max_jobs` of them run at once."""
 
     def check(self, seen: Sequence[Path]) -> None:
         """UserError for what can be known to be wrong by now; finds out what of these nodes see, results first."""
@@ -173,9 +173,9 @@ class Driver:
         except BaseException:
             # Several Ctrl-C leave nothing at work either.
             try:
-                finished(self._cancel)
+                finish_despite_interrupts(self._cancel)
             finally:
-                finished(self._forget_jobs)
+                finish_despite_interrupts(self._forget_jobs)
             raise
         self._forget_jobs()
 
@@ -216,8 +216,8 @@ class Driver:
         """Fill up: all that the engine takes at first, later as many as have ended."""
         while self._held and self._to_submit:
             del self._work[self._to_submit.popleft()]
-            self._budget.lets_start()
-        most = self._config.most_jobs if self._active else self._engine.most_jobs
+            self._budget.try_start()
+        most = self._config.max_jobs if self._active else self._engine.max_jobs
         free = most - len(self._active)
         if free <= 0 or not self._to_submit:
             return
@@ -244,7 +244,7 @@ class Driver:
             paths = config.paths.pair(pair, config.setting)
             if self._carries_logs and paths.result.exists():
                 patches = [
-                    paths.agent(seat.agent_id).patch for seat in seats_of(pair, config.setting)
+                    paths.agent(slot.agent_id).patch for slot in agent_slots(pair, config.setting)
                 ]
                 names = [path.name for path in (paths.result, *patches)]
                 files[paths.folder, pack_folder(paths.folder, names)] = None
@@ -286,7 +286,7 @@ class Driver:
         config, pair = self._work[event["pair"]]
         match kind:
             case "started":
-                self._display.pair_started(pair, seats_of(pair, config.setting))
+                self._display.pair_started(pair, agent_slots(pair, config.setting))
             case "outage":
                 self._display.outage(pair, event["agent_id"], event["reason"])
             case "message":
@@ -380,7 +380,7 @@ def _for_jobs(config: RunConfig) -> RunConfig:
     """Agents of one pair at a time, and a share of all evaluations at once. A job that is started again must not run
     again what it has finished."""
     force, logs_dir = config.force and config.evaluate_only, config.logs_dir.absolute()
-    share = -(-config.eval_concurrency // config.most_jobs)
+    share = -(-config.eval_concurrency // config.max_jobs)
     return replace(config, force=force, concurrency=1, eval_concurrency=share, logs_dir=logs_dir)
 
 

@@ -21,7 +21,7 @@ from cooperbench.agents import llm
 from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
 from cooperbench.eval.reference import Reference, ReferenceStore, exported
-from cooperbench.models import Message, Pair, Seat, Usage
+from cooperbench.models import AgentSlot, Message, Pair, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import Arm, Budget, Experiment, mailboxes_for, open_backend
@@ -134,7 +134,7 @@ class _DriversBudget(Budget):
     def spend(self, usage: Usage) -> None:
         self._link.tell({"kind": "spent", "cost": usage.cost})
 
-    def lets_start(self) -> bool:
+    def try_start(self) -> bool:
         return self._link.may_start()
 
 
@@ -153,7 +153,7 @@ class _Reporter(Display):
     def progress(self, what: str, label: str, done: int, total: int) -> None:
         """The driver counts pairs."""
 
-    def pair_started(self, pair: Pair, seats: Sequence[Seat]) -> None:  # noqa: ARG002  # the driver knows them
+    def pair_started(self, pair: Pair, slots: Sequence[AgentSlot]) -> None:  # noqa: ARG002  # the driver knows them
         self._report("started", pair)
 
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:

@@ -38,7 +38,7 @@ class RayEngine:
     poll_seconds = 0.1
 
     def __init__(self, config: RunConfig) -> None:
-        self.most_jobs = config.most_jobs
+        self.max_jobs = config.max_jobs
         self._config = config
         self._address = config.ray_address or "auto"
         try:

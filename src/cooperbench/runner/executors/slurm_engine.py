@@ -54,7 +54,7 @@ class SlurmEngine:
         minutes = round((agents + _EVALUATION_SECONDS) * (config.pairs_per_job or 1) / 60)
         self._given = {"time": str(minutes), "requeue": ""} | given
         self._run_name = paths.run_name
-        self._workers = self.most_jobs = config.most_jobs
+        self._workers = self.max_jobs = config.max_jobs
         self._offsets: dict[Path, int] = {}
         """How much of each file of events is read."""
         self._asked_at = 0.0
@@ -81,7 +81,7 @@ class SlurmEngine:
             raise UserError(f"Slurm refuses the job: {redact(said).strip()[:300]}")
         found = re.search(r"MaxArraySize\s*=\s*(\d+)", _slurm("scontrol", "show", "config").stdout)
         # Only a part of the queue, where there are more: the driver fills up.
-        self.most_jobs = max(self._workers, int(found[1]) - 1 if found else 1000)
+        self.max_jobs = max(self._workers, int(found[1]) - 1 if found else 1000)
 
     def sees(self, path: Path) -> bool:
         return path.exists() and path.stat().st_dev == self._events.stat().st_dev
