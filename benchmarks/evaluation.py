@@ -37,7 +37,7 @@ from cooperbench.eval.evaluator import evaluate_and_write
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_runs import Conditions, PatchTester, TestRun
 from cooperbench.models import agent_slots
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ def hand_in(paths: ExperimentPaths, pairs: tuple[Pair, ...]) -> None:
 def evaluate_all(
     backend: EvalBackend, paths: ExperimentPaths, pairs: tuple[Pair, ...], *, canary: bool = True
 ) -> tuple[float, CountingTester]:
-    with SandboxSession(backend) as session:
-        session.prepare([pair.task for pair in pairs], lambda *_: None)
-        tester = CountingTester(session, 600, paths.run_name)
+    with SandboxManager(backend) as sandboxes:
+        sandboxes.prepare([pair.task for pair in pairs], lambda *_: None)
+        tester = CountingTester(sandboxes, 600, paths.run_name)
         references = References(tester, "auto")
-        pool = session.pool(CONCURRENCY, "eval")
+        pool = sandboxes.pool(CONCURRENCY, "eval")
         started = time.perf_counter()
         judged = [
             pool.submit(evaluate_and_write, paths, pair, "coop", references, canary=canary)
@@ -155,8 +155,8 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
     repos = ("pip_task", "uv_task", "pnpm_task")
     tasks = write_published(folder / "published", packages, repos)
     print(f"{'one runner call':<44} {'as published':>22} {'installs kept':>22}")
-    with PackageIndex(packages) as index, SandboxSession(backend) as session:
-        tester = PatchTester(session, 600)
+    with PackageIndex(packages) as index, SandboxManager(backend) as sandboxes:
+        tester = PatchTester(sandboxes, 600)
         for repo, task in tasks.items():
             load_image(backend.engine, task, image_name(task), base=base, index=index)
             feature = task.features[0]

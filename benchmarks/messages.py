@@ -31,7 +31,7 @@ from cooperbench.backends.docker.engine import connect
 from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import Mailbox, RedisMailbox, ensure_redis, unique_run_id
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from cooperbench.models import Message
-    from cooperbench.sandbox.contract import EvalBackend, RichSandbox
+    from cooperbench.sandbox.contract import EvalBackend, Sandbox
 
 AGENTS = ("agent1", "agent2")
 
@@ -119,7 +119,7 @@ def journey(backend: EvalBackend, image: str, mailbox: Mailbox, rounds: int) -> 
     measured = Journey([], [], [])
     with ExitStack() as stack:
         inboxes = []
-        sandboxes: list[RichSandbox] = []
+        sandboxes: list[Sandbox] = []
         stack.callback(mailbox.close)
         for me, other in (AGENTS, AGENTS[::-1]):
             options = SandboxOptions("agent", "none", {"run": "benchmark"})

@@ -12,7 +12,7 @@ from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_runs import PatchTester
 from cooperbench.eval.trees import TreeStore
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from tests.dataset.factory import write_dataset
 from tests.tiny import RUNNER, text_patch
 
@@ -133,7 +133,7 @@ class Judge:
 def judge_in(folder: Path, hidden: str = HIDDEN) -> Iterator[Judge]:
     """On the local backend."""
     task = write_rectangle(folder, hidden)
-    with SandboxSession(get_backend("local")) as session:
-        tester = PatchTester(session, 60)
-        session.prepare([task], lambda *_: None)
+    with SandboxManager(get_backend("local")) as sandboxes:
+        tester = PatchTester(sandboxes, 60)
+        sandboxes.prepare([task], lambda *_: None)
         yield Judge(task, tester, References(tester, "auto"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         ("", "get_backend register"),
         (
             ".base",
-            "EvalBackend Sandbox ExecResult RichSandbox SandboxOptions Capabilities CommandResult",
+            "EvalBackend Sandbox ExecResult BaseSandbox SandboxOptions Capabilities CommandResult",
         ),
         (".docker", "DockerBackend"),
         (".gcp", "GCPBatchBackend"),

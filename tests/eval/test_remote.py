@@ -241,7 +241,7 @@ def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) 
     program = """if True:
         import sys
         sys.path.insert(0, sys.argv[1])
-        import docker, cooperbench.runner.executors.batch_task, cooperbench.eval.evaluator, cooperbench.sandbox.session
+        import docker, cooperbench.runner.executors.batch_task, cooperbench.eval.evaluator, cooperbench.sandbox.manager
         from cooperbench.eval.backends import get_backend
         assert all(module.__file__.startswith(sys.argv[1]) for module in (docker, cooperbench))
         print(type(get_backend("docker")).__name__, docker.APIClient(version="1.41", base_url="tcp://127.0.0.1:1").base_url)

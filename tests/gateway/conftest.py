@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cooperbench.agents.session import AgentSession
     from cooperbench.gateway.access import Access
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
     from tests.modelserver import ModelServer
 
 KEY = "sk-provider-key-0123456789"
@@ -33,7 +33,7 @@ def _impatient(impatient: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[RichSandbox]:
+def sandbox() -> Iterator[Sandbox]:
     with ExitStack() as stack:
         yield AgentSandboxes(stack).open().sandbox
 
@@ -58,7 +58,7 @@ class At:
 class Agents:
     """Makes agents; each has a folder of its own."""
 
-    def __init__(self, tmp_path: Any, sandbox: RichSandbox, provider: str) -> None:
+    def __init__(self, tmp_path: Any, sandbox: Sandbox, provider: str) -> None:
         self._folder, self._sandbox, self._provider = tmp_path, sandbox, provider
         (self._pair,) = discover(write_tiny(tmp_path / "data"), features=[1, 2]).pairs
         self._count = 0
@@ -96,5 +96,5 @@ class Agents:
 
 
 @pytest.fixture
-def agents(tmp_path: Any, sandbox: RichSandbox, server: ModelServer) -> Agents:
+def agents(tmp_path: Any, sandbox: Sandbox, server: ModelServer) -> Agents:
     return Agents(tmp_path, sandbox, server.anthropic_url)

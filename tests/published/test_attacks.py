@@ -10,7 +10,7 @@ from cooperbench.eval import backends
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_runs import PatchTester
 from cooperbench.eval.validate import validate_features
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,10 +37,10 @@ def test_no_attack_is_scored(
     task = published(repo).tasks[repo]
     # Both features are in the same file and tested alike: attacks on the tests of the other would be the same ones.
     attacked = {task: task.features[:1]}
-    with SandboxSession(backends.get_backend("docker")) as session:
-        references = References(PatchTester(session, 600), "auto")
+    with SandboxManager(backends.get_backend("docker")) as sandboxes:
+        references = References(PatchTester(sandboxes, 600), "auto")
         (report,) = validate_features(
-            attacked, session, references, concurrency=1, repeat=1, attacks=True, progress=print
+            attacked, sandboxes, references, concurrency=1, repeat=1, attacks=True, progress=print
         )
     assert report.problems == []
     assert report.checks == 3 + attacks, "golden patch, base, combined.patch, and every attack"

@@ -12,7 +12,7 @@ from cooperbench.backends.local import LocalBackend
 from cooperbench.eval.reference import References
 from cooperbench.eval.test_runs import PatchTester
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from tests.attacks.rectangle import BASE, GOLDEN, SOURCE, Judge, write_rectangle
 from tests.backends.docker.tasks import DOCKERFILE
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cooperbench.backends.docker import DockerBackend
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.contract import EvalBackend, RichSandbox
+    from cooperbench.sandbox.contract import EvalBackend, Sandbox
 
 FUTURE = """
 cd /workspace/repo
@@ -67,8 +67,8 @@ def task(tmp_path: Path) -> Task:
 
 @contextmanager
 def judging(backend: EvalBackend, task: Task) -> Iterator[Judge]:
-    with SandboxSession(backend) as session:
-        tester = PatchTester(session, 60)
+    with SandboxManager(backend) as sandboxes:
+        tester = PatchTester(sandboxes, 60)
         yield Judge(task, tester, References(tester, "auto"))
 
 
@@ -84,7 +84,7 @@ def remove(docker: DockerBackend, image: Image) -> None:
         docker.engine.api.remove_image(name, force=True)
 
 
-def state(sandbox: RichSandbox) -> list[str]:
+def state(sandbox: Sandbox) -> list[str]:
     done = sandbox.run(["bash", "-c", STATE], cwd="/workspace/repo")
     sandbox.terminate()
     assert done.returncode == 0

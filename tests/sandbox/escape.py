@@ -18,7 +18,7 @@ from cooperbench.backends.local import LocalBackend
 from cooperbench.sandbox.contract import SandboxOptions
 
 if TYPE_CHECKING:
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 SECRET_VARIABLE = "COOPERBENCH_TEST_SECRET"
 SECRET = "hunter2-only-on-the-host"
@@ -173,7 +173,7 @@ class Host:
         self.cwd_secret.unlink()
         del os.environ[SECRET_VARIABLE]
 
-    def succeeds(self, sandbox: RichSandbox, script: str) -> bool:
+    def succeeds(self, sandbox: Sandbox, script: str) -> bool:
         return sandbox.run(["bash", "-c", script], env=self.env, timeout_seconds=60).returncode == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
     from cooperbench.team.git_remote import GitRemote
     from tests.runner.helpers import Left
 
@@ -21,13 +21,13 @@ git init -q {REPO} && cd {REPO} && echo base >file && git add file && git commit
 """
 
 
-def attach(remote: GitRemote, agent_id: str, sandbox: RichSandbox) -> None:
+def attach(remote: GitRemote, agent_id: str, sandbox: Sandbox) -> None:
     """A repository with the remote `team`; its commit is the same in every sandbox."""
     commit = sandbox.run(["bash", "-ec", _REPOSITORY]).stdout_read().strip()
     remote.attach(agent_id, sandbox, repo_dir=REPO, base_commit=commit, base_git_dir=f"{REPO}/.git")
 
 
-def git(sandbox: RichSandbox, command: str) -> str:
+def git(sandbox: Sandbox, command: str) -> str:
     """What a command in the repository says, and its exit code."""
     script = f"export GIT_TERMINAL_PROMPT=0; {{ {command}; }} 2>&1; echo code $?"
     return sandbox.run(["bash", "-c", script], cwd=REPO, timeout_seconds=60).stdout_read()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cooperbench.errors import SandboxDead, SandboxError, SandboxTimeout
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import (
     CappedOutput,
     Channel,
@@ -307,7 +307,7 @@ def test_nul_bytes_are_refused_before_anything_is_sent(channel: Channel) -> None
     assert run(channel, "echo", "fine").stdout == b"fine\n"
 
 
-class OwnSandbox(RichSandbox):
+class OwnSandbox(Sandbox):
     """Channels of this machine, with nothing around them."""
 
     def __init__(self, folder: Path) -> None:

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cooperbench.backends.local import LocalBackend
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 
 class TestLocal(ToolConformance, SandboxConformance):
     isolated = True
 
     @pytest.fixture
-    def make_sandbox(self, local: LocalBackend) -> Callable[[], RichSandbox]:
+    def make_sandbox(self, local: LocalBackend) -> Callable[[], Sandbox]:
         return lambda: local.create_sandbox("host", timeout=300)
 
 
 class TestPlain(SandboxConformance):
     @pytest.fixture
-    def make_sandbox(self) -> Callable[[], RichSandbox]:
+    def make_sandbox(self) -> Callable[[], Sandbox]:
         own = PlainBackend().create_sandbox("any")
         return lambda: PlainSandbox(own, lifetime_seconds=300, workdir=own.folder)

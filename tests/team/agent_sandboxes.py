@@ -8,7 +8,7 @@ import pytest
 
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import Mailbox
 from cooperbench.team.sandbox_rpc import SandboxRpc
@@ -16,7 +16,7 @@ from cooperbench.team.sandbox_rpc import SandboxRpc
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from cooperbench.sandbox.contract import CommandResult, RichSandbox
+    from cooperbench.sandbox.contract import CommandResult, Sandbox
 
 AGENTS = ("agent1", "agent2")
 BOTH_WAYS = pytest.mark.parametrize("streams", [True, False], ids=["streams", "polled"])
@@ -25,7 +25,7 @@ BOTH_WAYS = pytest.mark.parametrize("streams", [True, False], ids=["streams", "p
 class AgentSandbox:
     """One agent's sandbox, with its RPC and its inbox."""
 
-    def __init__(self, sandbox: RichSandbox, mailbox: Mailbox, *, streams: bool = True) -> None:
+    def __init__(self, sandbox: Sandbox, mailbox: Mailbox, *, streams: bool = True) -> None:
         self.sandbox = sandbox
         self.mailbox = mailbox
         self.rpc = SandboxRpc("agent1", ["agent2"])

@@ -11,7 +11,7 @@ import pytest
 
 from cooperbench.backends.local import LocalBackend
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 from cooperbench.team import git_remote
 from cooperbench.team.git_remote import GitRemote
 from tests.runner.helpers import run_tiny
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
     from tests.team.agent_sandboxes import AgentSandboxes
 
 TEAM = "cd /cooperbench/team"
@@ -103,7 +103,7 @@ def test_an_agent_without_its_message_files_and_git_directory_is_scored(tmp_path
 
 
 @pytest.fixture
-def sandboxes() -> Iterator[dict[str, RichSandbox]]:
+def sandboxes() -> Iterator[dict[str, Sandbox]]:
     backend = LocalBackend()
     options = SandboxOptions("agent")
     opened = {
@@ -130,7 +130,7 @@ TO_GIT = {
 
 @pytest.mark.parametrize("what", list(TO_GIT))
 def test_what_is_done_to_the_git_directory_is_no_failure_of_ours(
-    sandboxes: dict[str, RichSandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    sandboxes: dict[str, Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr(git_remote, "_DELIVERY_SECONDS", 2.0)
     remote = GitRemote(tmp_path / "team.git", AGENTS)
@@ -154,7 +154,7 @@ def test_what_is_done_to_the_git_directory_is_no_failure_of_ours(
 
 
 def test_a_host_that_is_short_of_descriptors_for_a_moment_costs_no_push(
-    sandboxes: dict[str, RichSandbox], tmp_path: Path
+    sandboxes: dict[str, Sandbox], tmp_path: Path
 ) -> None:
     remote = GitRemote(tmp_path / "team.git", AGENTS)
     for agent_id, sandbox in sandboxes.items():

@@ -8,21 +8,21 @@ import pytest
 
 from cooperbench.eval.backends import get_backend
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 from cooperbench.team import shared_folder
 from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 AGENTS = ("agent1", "agent2")
 MAX_FILES = 20
 
 
 class Shared:
-    def __init__(self, sandboxes: dict[str, RichSandbox]) -> None:
+    def __init__(self, sandboxes: dict[str, Sandbox]) -> None:
         self.sandboxes = sandboxes
         self.announced: list[str] = []
         self.told: list[str] = []

@@ -14,7 +14,7 @@ from cooperbench.team.team import Team
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 AGENTS = ("agent1", "agent2", "agent3")
 PARTS = dict.fromkeys(("task_list", "scratchpad", "protocol", "auto_refresh"), True)
@@ -24,7 +24,7 @@ RACE = "for n in 1 2 3 4; do coop-task-claim $n >/dev/null 2>&1; echo $?; done"
 class ToolConformance:
     @pytest.mark.parametrize("streams", [True, False], ids=["streams", "polled"])
     def test_the_tools_of_a_team(
-        self, make_sandbox: Callable[[], RichSandbox], *, streams: bool
+        self, make_sandbox: Callable[[], Sandbox], *, streams: bool
     ) -> None:
         with ExitStack() as stack, ThreadPoolExecutor(3) as pool:
             team = stack.enter_context(

@@ -19,7 +19,7 @@ from cooperbench.agents.recorder import Recorder
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import AgentSlot, Message, Pair, Setting, Usage
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import CommandResult
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.tools import Tools
@@ -39,7 +39,7 @@ class AgentSession:
     model: str | None
     config_path: Path | None
     limits: Limits
-    sandbox: RichSandbox
+    sandbox: Sandbox
     recorder: Recorder
     inbox: Inbox | None
     stop: threading.Event

@@ -7,14 +7,14 @@ import time
 from typing import IO, Any, cast
 
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import Transport
 from cooperbench.sandbox.contract import Stream
 
 _NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
-def stream_over(transport: Transport, sandbox: RichSandbox, mark: str) -> Stream:
+def stream_over(transport: Transport, sandbox: Sandbox, mark: str) -> Stream:
     """To a command with this mark."""
 
     def end() -> None:

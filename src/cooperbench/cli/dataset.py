@@ -20,7 +20,7 @@ from cooperbench.eval.test_runs import PatchTester
 from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
 from cooperbench.models import Pair, Task
 from cooperbench.report.formatting import Table, print_tables
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural
@@ -180,10 +180,10 @@ def _in_sandboxes(
     args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
 ) -> tuple[dict[str, Any], list[TaskReport]]:
     reports: list[TaskReport] = []
-    with SandboxSession(backends.get_backend(args.backend or default_backend())) as session:
-        tester = PatchTester(session, args.test_timeout_seconds)
+    with SandboxManager(backends.get_backend(args.backend or default_backend())) as sandboxes:
+        tester = PatchTester(sandboxes, args.test_timeout_seconds)
         references = References(tester, args.eval_network or default_eval_network(), note=_say)
-        session.prepare(
+        sandboxes.prepare(
             tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
         )
         where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": tester.base}
@@ -199,7 +199,7 @@ def _in_sandboxes(
             }
             reports = validate_features(
                 wanted,
-                session,
+                sandboxes,
                 references,
                 concurrency=args.concurrency,
                 repeat=args.repeat,

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from cooperbench.eval.reference import Reference
     from cooperbench.eval.trees import Base, TreeStore
     from cooperbench.models import EvalNetwork, Feature, Image, Task
-    from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, RichSandbox
-    from cooperbench.sandbox.session import SandboxSession
+    from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, Sandbox
+    from cooperbench.sandbox.manager import SandboxManager
 
 T = TypeVar("T")
 
@@ -196,7 +196,7 @@ def not_run(reason: str) -> TestRun:
 
 
 def run_tests(
-    sandbox: RichSandbox,
+    sandbox: Sandbox,
     tests: bytes,
     patch: bytes | None,
     timeout_seconds: int,
@@ -248,24 +248,24 @@ class PatchTester:
 
     __test__ = False
 
-    def __init__(self, session: SandboxSession, timeout_seconds: int, run_name: str = "") -> None:
+    def __init__(self, sandboxes: SandboxManager, timeout_seconds: int, run_name: str = "") -> None:
         self.timeout_seconds = timeout_seconds
-        self.stop = session.stop
-        self._session = session
+        self.stop = sandboxes.stop
+        self._sandboxes = sandboxes
         self._labels = {"run": run_name} if run_name else {}
         self._bases: SingleFlight[Task, Base] = SingleFlight()
         self._paths: SingleFlight[Feature, tuple[frozenset[str], frozenset[str]]] = SingleFlight()
         self._installed: SingleFlight[Task, str] = SingleFlight()
         self._answers: SingleFlight[tuple[object, ...], TestRun] = SingleFlight()
-        # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the session.
-        self._removals = session.pool(_REMOVERS, "removal")
+        # A removal takes a while in some backends, and no test has to wait for it. What is left ends with the manager.
+        self._removals = sandboxes.pool(_REMOVERS, "removal")
 
     @property
     def backend_can(self) -> Capabilities:
-        return capabilities_of(self._session.backend)
+        return capabilities_of(self._sandboxes.backend)
 
     def image(self, task: Task) -> Image:
-        return self._session.image(task)
+        return self._sandboxes.image(task)
 
     def base(self, task: Task) -> Base:
         """The task's base commit, read from its image unless that was done on this machine before."""
@@ -322,7 +322,7 @@ class PatchTester:
         self,
         task: Task,
         conditions: Conditions,
-        work: Callable[[RichSandbox], T],
+        work: Callable[[Sandbox], T],
         *,
         judged: bool = True,
     ) -> T:
@@ -335,20 +335,22 @@ class PatchTester:
             if conditions.installed:
                 image = self._installed.get(task, lambda: self._dependency_layer(task))
             seconds, network = self.timeout_seconds + SPARE_SECONDS, conditions.network or "none"
-            options = SandboxOptions("evaluation", network, labels, judged=judged and bool(clean))
-            sandbox = self._session.open(image, timeout_seconds=seconds, options=options)
+            options = SandboxOptions(
+                "evaluation", network, labels, for_test_run=judged and bool(clean)
+            )
+            sandbox = self._sandboxes.open(image, timeout_seconds=seconds, options=options)
             try:
                 if judged and not clean:
-                    sandbox.run_script("drop_later.sh")
+                    sandbox.run_script("strip_future_commits.sh")
                 return work(sandbox)
             finally:
-                self._removals.submit(self._session.end, sandbox)
+                self._removals.submit(self._sandboxes.end, sandbox)
 
         return with_retries(attempt, self.stop)
 
     def _dependency_layer(self, task: Task) -> str:
         """The reference of the image, made now if it is not there yet."""
-        backend, seconds = cast("FullBackend", self._session.backend), self.timeout_seconds
+        backend, seconds = cast("FullBackend", self._sandboxes.backend), self.timeout_seconds
         image = self.image(task)
         tests = task.features[0].tests.read_bytes()
         keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
@@ -357,11 +359,13 @@ class PatchTester:
         for part in (task.runner_script.read_bytes(), tests, keep_wheels):
             made_of.update(hashlib.sha256(part).digest())
         key = made_of.hexdigest()[:16]
-        options = SandboxOptions("setup", "public", {"task": task.label}, left_out=(REPO_DIR,))
-        with backend.making_snapshot(task, key) as found:
+        options = SandboxOptions(
+            "setup", "public", {"task": task.label}, snapshot_excludes=(REPO_DIR,)
+        )
+        with backend.locked_snapshot(task, key) as found:
             if found:
                 return found
-            with self._session.sandbox(
+            with self._sandboxes.sandbox(
                 reference, timeout_seconds=3 * seconds, options=options
             ) as sandbox:
                 # Its verdict does not matter: tests of a feature that is not there fail.

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Self
 from cooperbench.errors import UserError
 from cooperbench.git import GitError, decode_path, encode_path, git, git_version, run_git
 from cooperbench.models import REPO_DIR, MergeResult
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import owned_prefix
@@ -120,7 +120,7 @@ def load_base(folder: Path) -> Base | None:
     return Base(folder / "git" / "objects", known["commit"], frozenset(known["installed_modules"]))
 
 
-def read_base(sandbox: RichSandbox, folder: Path) -> Base:
+def read_base(sandbox: Sandbox, folder: Path) -> Base:
     """HEAD of a sandbox's repository, from now on in this folder."""
     argv = ["bash", "-c", _READ_BASE, "base", REPO_DIR, _PACK]
     commit, *modules = sandbox.run_checked(argv, f"{REPO_DIR} cannot be read", _READ_SECONDS).split(

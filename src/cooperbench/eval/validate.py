@@ -17,7 +17,7 @@ from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import Feature, Task
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 
 SCHEMA = "cooperbench.validation/1"
 _ATTACKED = {
@@ -45,7 +45,7 @@ class TaskReport:
 
 def validate_features(
     features: Mapping[Task, Sequence[Feature]],
-    session: SandboxSession,
+    sandboxes: SandboxManager,
     references: References,
     *,
     concurrency: int,
@@ -54,7 +54,7 @@ def validate_features(
     progress: Callable[[TaskReport], None],
 ) -> list[TaskReport]:
     """All tasks, side by side; reports in their order. A sandbox for each test run, as in an evaluation."""
-    pool = session.pool(concurrency, "validate")
+    pool = sandboxes.pool(concurrency, "validate")
 
     def validate(task: Task) -> TaskReport:
         report = TaskReport(task.repo, task.task_id, problems=list(_missing_files(task)))
@@ -68,14 +68,14 @@ def validate_features(
         except Interrupted:
             raise
         except (CooperBenchError, OSError) as error:
-            if session.stop.is_set():
+            if sandboxes.stop.is_set():
                 raise Interrupted("stopped") from error
             report.problems.append(str(error))
         progress(report)
         return report
 
     futures = [pool.submit(validate, task) for task in features]
-    session.drain(futures, lambda _: None)
+    sandboxes.drain(futures, lambda _: None)
     return [future.result() for future in futures]
 
 

@@ -22,7 +22,7 @@ from cooperbench.runner.api import check_backend
 from cooperbench.runner.config import RunConfig, check_type, make_config
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import Arm, carry_out
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.settings import DEFAULT_BACKEND, check_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
 from cooperbench.text import names_for_error
@@ -137,8 +137,8 @@ def run_patch_test(
         raise UserError(f"timeout is {timeout}; it must be at least 1")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
-    with SandboxSession(backends.get_backend(backend)) as session:
-        tester = PatchTester(session, timeout)
+    with SandboxManager(backends.get_backend(backend)) as sandboxes:
+        tester = PatchTester(sandboxes, timeout)
         references = References(tester, check_eval_network(eval_network))
         reference = references.get(feature)
         with TreeStore(tester.base(task)) as store:

@@ -28,7 +28,7 @@ from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, header_lines
 from cooperbench.runner.pair import RESULT_SCHEMA, PairRun
 from cooperbench.sandbox.contract import EvalBackend, ResourceUse
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.storage import error_record, is_finished, is_undamaged, read_json, write_json
 from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
@@ -153,9 +153,9 @@ def carry_out(
         try:
             if backend:
                 batch: Any = getattr(backend, "batch_settings", None)
-                with SandboxSession(backend) as session:
+                with SandboxManager(backend) as sandboxes:
                     here = list(map(_without_evaluation, arms)) if batch else arms
-                    Experiment(here, session, display, mailboxes, budget).work_through()
+                    Experiment(here, sandboxes, display, mailboxes, budget).work_through()
                 if batch:
                     from cooperbench.runner.executors.batch_engine import evaluate_by_batch
 
@@ -211,7 +211,7 @@ class Experiment:
     def __init__(
         self,
         arms: Sequence[Arm],
-        session: SandboxSession,
+        sandboxes: SandboxManager,
         display: Display,
         mailboxes: MailboxFactory | None,
         budget: Budget,
@@ -219,13 +219,13 @@ class Experiment:
     ) -> None:
         config = arms[0].config
         self._arms = arms
-        self._session = session
+        self._sandboxes = sandboxes
         self._display = display
         self._mailboxes = mailboxes
         self._budget = budget
-        tester = PatchTester(session, config.test_timeout_seconds, config.run_name)
+        tester = PatchTester(sandboxes, config.test_timeout_seconds, config.run_name)
         self._references = References(tester, config.eval_network, store, display.note)
-        self._evaluations = session.pool(config.eval_concurrency, "eval")
+        self._evaluations = sandboxes.pool(config.eval_concurrency, "eval")
         self._stopped_by: RunStopped | None = None
 
     def work_through(self) -> None:
@@ -235,8 +235,8 @@ class Experiment:
         evaluated = [pair for _, pair in to_evaluate]
         for name in dict.fromkeys(config.agents) if to_run else ():
             # Slow imports. If one fails, the agent itself reports that later, with a better message.
-            self._session.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
-        self._session.prepare(
+            self._sandboxes.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
+        self._sandboxes.prepare(
             [pair.task for pair in (*to_run, *evaluated)],
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),
         )
@@ -245,10 +245,10 @@ class Experiment:
         told = partial(self._display.progress, "Reference")
         futures: list[Future[Any]] = [*self._references.begin(expected, self._evaluations, told)]
         futures += [self._evaluate(*one) for one in to_evaluate]
-        agents = self._session.pool(config.concurrency, "pair")
+        agents = self._sandboxes.pool(config.concurrency, "pair")
         futures += [agents.submit(self._run, *one) for one in interleaved(self._arms)]
         try:
-            self._session.drain(futures, lambda done: self._evaluate(*done) if done else None)
+            self._sandboxes.drain(futures, lambda done: self._evaluate(*done) if done else None)
         except Interrupted:
             if self._stopped_by is not None:
                 raise self._stopped_by from None
@@ -269,11 +269,11 @@ class Experiment:
         if not self._budget.try_start():
             return None
         self._display.pair_started(pair, agent_slots(pair, config.setting))
-        needed = (pair, config, self._session, self._display, self._mailboxes, self._budget.spend)
+        needed = (pair, config, self._sandboxes, self._display, self._mailboxes, self._budget.spend)
         try:
             result = with_retries(
                 lambda attempt: PairRun(*needed).execute(attempt),
-                self._session.stop,
+                self._sandboxes.stop,
                 lambda attempt, error: self._display.note(
                     redact(f"{pair.label}: attempt {attempt} failed: {error}")
                 ),
@@ -283,7 +283,7 @@ class Experiment:
         except RunStopped as error:
             # At once: the next pair would begin before anybody looks at this one.
             self._stopped_by = error
-            self._session.stop.set()
+            self._sandboxes.stop.set()
             raise
         except Exception as error:
             self._check_stop()
@@ -292,7 +292,7 @@ class Experiment:
         return (config, pair) if config.auto_eval and result["status"] == "completed" else None
 
     def _check_stop(self) -> None:
-        if self._session.stop.is_set():
+        if self._sandboxes.stop.is_set():
             raise Interrupted("stopped")
 
 

@@ -23,9 +23,9 @@ from cooperbench.models import AgentSlot, Pair, Usage, agent_slots, sum_usage
 from cooperbench.runner.config import AgentSpec, RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, RichSandbox
+from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, Sandbox
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.git_remote import GitRemote
@@ -34,7 +34,7 @@ from cooperbench.team.team import Team
 
 PREPARED_GIT_DIR = "/cooperbench/base.git"
 """Where a backend that prepares images puts the base commit."""
-SCRUBBED_GIT_DIR = "/cooperbench/scrubbed.git"
+STRIPPED_GIT_DIR = "/cooperbench/stripped.git"
 """Where the harness puts it in sandboxes of other backends."""
 PATCH_FILE = "/cooperbench/work.patch"
 ARCHIVE_FILE = "/cooperbench/work.tar"
@@ -57,15 +57,15 @@ PATCH_LOST = "patch_lost"
 T = TypeVar("T")
 
 
-def prepare_repository(sandbox: RichSandbox, git_dir: str) -> str:
+def prepare_repository(sandbox: Sandbox, git_dir: str) -> str:
     """Leave one commit in the repository, without history or remotes; its id. `git_dir` has it, beside the agent's."""
-    if git_dir == SCRUBBED_GIT_DIR:
-        return sandbox.run_script("scrub.sh", git_dir)
+    if git_dir == STRIPPED_GIT_DIR:
+        return sandbox.run_script("strip_history.sh", git_dir)
     argv = ["git", f"--git-dir={git_dir}", "rev-parse", "HEAD"]
     return sandbox.run_checked(argv, f"the image has no {git_dir}", SCRIPT_SECONDS).strip()
 
 
-def take_patch(sandbox: RichSandbox, git_dir: str) -> bytes:
+def take_patch(sandbox: Sandbox, git_dir: str) -> bytes:
     """What the agent has done, committed or not; AgentFailure where it has broken its tools, or it is too large."""
     words = ("snapshot", REPO_DIR, git_dir, PATCH_FILE, str(MAX_PATCH_BYTES))
     argv = ["bash", "-c", sandbox_script("snapshot.sh"), *words]
@@ -89,16 +89,16 @@ class PairRun:
         self,
         pair: Pair,
         config: RunConfig,
-        session: SandboxSession,
+        sandbox_manager: SandboxManager,
         display: Display,
         mailboxes: MailboxFactory | None,
         on_spend: Callable[[Usage], None],
     ) -> None:
         self._pair = pair
         self._config = config
-        self._image = session.image(pair.task)
-        self._git_dir = PREPARED_GIT_DIR if self._image.agent_ref else SCRUBBED_GIT_DIR
-        self._session = session
+        self._image = sandbox_manager.image(pair.task)
+        self._git_dir = PREPARED_GIT_DIR if self._image.agent_ref else STRIPPED_GIT_DIR
+        self._sandbox_manager = sandbox_manager
         self._display = display
         self._on_spend = on_spend
         config.paths.archive(pair, config.setting)
@@ -120,7 +120,7 @@ class PairRun:
     def execute(self, attempt: int) -> dict[str, Any]:
         """The record that now is result.json. InfraError and Interrupted leave no result behind."""
         started_at, started = utc_now(), time.monotonic()
-        sandboxes: dict[str, RichSandbox] = {}
+        sandboxes: dict[str, Sandbox] = {}
         try:
             with ThreadPoolExecutor(len(self._slots), thread_name_prefix="agent") as pool:
                 try:
@@ -167,13 +167,13 @@ class PairRun:
         write_json(self._paths.result, record)
         return record
 
-    def _set_up(self, slot: AgentSlot, spec: AgentSpec, sandboxes: dict[str, RichSandbox]) -> str:
+    def _set_up(self, slot: AgentSlot, spec: AgentSpec, sandboxes: dict[str, Sandbox]) -> str:
         """The agent's sandbox, with its repository prepared; the commit in it, the same for all."""
         seconds = self._config.limits.seconds
         # An outage of the model's provider is not the agent's time, but the sandbox has to outlast it.
         spare = 2 * SNAPSHOT_SECONDS + int(min(retry_timeout_seconds(), UNLIMITED_LIFETIME_SECONDS))
         labels = {"run": self._config.run_name, "pair": self._pair.label, "agent": slot.agent_id}
-        sandbox = self._session.open(
+        sandbox = self._sandbox_manager.open(
             self._image.agent_ref or self._image.ref,
             timeout_seconds=UNLIMITED_LIFETIME_SECONDS if seconds is None else int(seconds) + spare,
             options=SandboxOptions(
@@ -188,7 +188,7 @@ class PairRun:
         self._team.join(
             slot.agent_id,
             sandbox,
-            streams=self._session.streams,
+            streams=self._sandbox_manager.streams,
             repo_dir=REPO_DIR,
             base_commit=commit,
             base_git_dir=self._git_dir,
@@ -196,7 +196,7 @@ class PairRun:
         return commit
 
     def _work(
-        self, slot: AgentSlot, spec: AgentSpec, sandboxes: dict[str, RichSandbox]
+        self, slot: AgentSlot, spec: AgentSpec, sandboxes: dict[str, Sandbox]
     ) -> dict[str, Any]:
         """One agent from its first step to its patch, and its part of result.json."""
         started, sandbox = time.monotonic(), sandboxes[slot.agent_id]
@@ -219,7 +219,7 @@ class PairRun:
             recorder=recorder,
             limits=self._config.limits,
             inbox=self._team.inboxes.get(slot.agent_id),
-            stop=self._session.stop,
+            stop=self._sandbox_manager.stop,
             git_shared=self._team.remote is not None,
             on_spend=self._on_spend,
             exchanges=exchanges,
@@ -253,7 +253,7 @@ class PairRun:
         finally:
             if exchanges is not None:
                 exchanges.close()
-        self._session.end(sandbox)
+        self._sandbox_manager.end(sandbox)
         files.write_patch(patch)
         recorder.finish(status, session.usage, session.sandbox_seconds, error)
         return {
@@ -286,7 +286,7 @@ class PairRun:
                     other.run(["true"], timeout_seconds=30)
             raise errors.AgentFailure(DESTROYED, str(error)) from error
 
-    def _take_patch(self, sandbox: RichSandbox) -> bytes:
+    def _take_patch(self, sandbox: Sandbox) -> bytes:
         """By the tools in the agent's sandbox, or where it has broken these, by those of another one."""
         try:
             return take_patch(sandbox, self._git_dir)
@@ -307,14 +307,16 @@ class PairRun:
                 raise errors.AgentFailure(PATCH_LOST, f"the work could not be copied: {reason}")
             return take_patch(other, self._git_dir)
 
-    def _spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[RichSandbox]:
+    def _spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[Sandbox]:
         image = self._image.agent_ref or self._image.ref
         options = SandboxOptions("agent", self._config.network, {"run": self._config.run_name})
-        return self._session.sandbox(image, timeout_seconds=lifetime_seconds, options=options)
+        return self._sandbox_manager.sandbox(
+            image, timeout_seconds=lifetime_seconds, options=options
+        )
 
-    def _end(self, sandboxes: dict[str, RichSandbox]) -> None:
+    def _end(self, sandboxes: dict[str, Sandbox]) -> None:
         for sandbox in list(sandboxes.values()):
-            self._session.end(sandbox)
+            self._sandbox_manager.end(sandbox)
         self._team.close()
 
 

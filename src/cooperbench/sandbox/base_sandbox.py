@@ -37,7 +37,7 @@ _BEYOND_LIFETIME_SECONDS = 30.0
 _KILL_SECONDS = 30.0
 
 
-class RichSandbox(ABC):
+class Sandbox(ABC):
     """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads.
 
     Where it runs, how a channel into it is opened and how it ends is each backend's own.

@@ -52,7 +52,7 @@ _CLOSING = re.compile(rb"\.[ 0]*")
 
 @dataclass(frozen=True)
 class Command:
-    """What `RichSandbox.run` was asked for, with nothing left open."""
+    """What `Sandbox.run` was asked for, with nothing left open."""
 
     argv: Sequence[str]
     timeout_seconds: float
@@ -178,7 +178,7 @@ class Channel:
             raise self._break(f"it began with {_show(line)!r}")
 
     def run(self, command: Command) -> CommandResult:
-        """Run one command; see `RichSandbox.run`. A folder that is not there is the result 126."""
+        """Run one command; see `Sandbox.run`. A folder that is not there is the result 126."""
         if not command.argv:
             raise ValueError("a command needs at least one word")
         timeout_seconds = min(max(command.timeout_seconds, 0.001), _MAX_TIMEOUT_SECONDS)

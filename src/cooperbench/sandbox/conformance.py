@@ -20,7 +20,7 @@ from typing import ClassVar
 import pytest
 
 from cooperbench.errors import SandboxDead, SandboxError
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult
 
 _COUNT_PROCESSES = """
@@ -33,13 +33,11 @@ echo "$count"
 """
 
 
-def bash(
-    sandbox: RichSandbox, script: str, *args: str, timeout_seconds: float = 60
-) -> CommandResult:
+def bash(sandbox: Sandbox, script: str, *args: str, timeout_seconds: float = 60) -> CommandResult:
     return sandbox.run(["bash", "-c", script, "bash", *args], timeout_seconds=timeout_seconds)
 
 
-def sleepers(sandbox: RichSandbox, duration: str) -> int:
+def sleepers(sandbox: Sandbox, duration: str) -> int:
     """How many processes `sleep DURATION` there are."""
     return int(bash(sandbox, _COUNT_PROCESSES, duration).stdout)
 
@@ -49,7 +47,7 @@ def unique_duration() -> str:
     return f"900.{secrets.randbelow(10**9):09d}"
 
 
-def _emptied(sandbox: RichSandbox) -> bool:
+def _emptied(sandbox: Sandbox) -> bool:
     try:
         return bash(sandbox, "shopt -s dotglob nullglob; rm -rf -- *").returncode == 0
     except SandboxDead:
@@ -63,14 +61,14 @@ class SandboxConformance:
     """Killing every process in a sandbox is harmless to the rest of the machine."""
     shared = False
     """Where making a sandbox takes long: tests use one after the other, emptied, until one of them ends it."""
-    spare: ClassVar[list[RichSandbox]]
+    spare: ClassVar[list[Sandbox]]
 
     @pytest.fixture
-    def make_sandbox(self) -> Callable[[], RichSandbox]:
+    def make_sandbox(self) -> Callable[[], Sandbox]:
         raise NotImplementedError("override the fixture make_sandbox")
 
     @pytest.fixture
-    def sandbox(self, make_sandbox: Callable[[], RichSandbox]) -> Iterator[RichSandbox]:
+    def sandbox(self, make_sandbox: Callable[[], Sandbox]) -> Iterator[Sandbox]:
         sandbox = self.spare.pop() if self.spare else make_sandbox()
         yield sandbox
         if self.shared and _emptied(sandbox):
@@ -97,22 +95,20 @@ class SandboxConformance:
             ),
         ],
     )
-    def test_exit_codes(self, sandbox: RichSandbox, script: str, code: int) -> None:
+    def test_exit_codes(self, sandbox: Sandbox, script: str, code: int) -> None:
         """Of a signal it is 128 and the signal's number."""
         result = bash(sandbox, script)
         assert (result.returncode, result.timed_out) == (code, False)
 
-    def test_a_command_that_is_not_there(self, sandbox: RichSandbox) -> None:
+    def test_a_command_that_is_not_there(self, sandbox: Sandbox) -> None:
         assert sandbox.exec("no-such-command-anywhere").returncode == 127
 
-    def test_interrupts_are_not_ignored(self, sandbox: RichSandbox) -> None:
+    def test_interrupts_are_not_ignored(self, sandbox: Sandbox) -> None:
         status = bash(sandbox, "cat /proc/self/status").stdout_read()
         ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
         assert int(ignored.split()[1], 16) & (1 << (signal.SIGINT - 1)) == 0
 
-    def test_stdout_and_stderr_are_apart_also_if_reopened_by_name(
-        self, sandbox: RichSandbox
-    ) -> None:
+    def test_stdout_and_stderr_are_apart_also_if_reopened_by_name(self, sandbox: Sandbox) -> None:
         script = "for i in 1 2 3; do echo o$i; echo e$i >&2; done; echo o4 >/dev/stdout; echo o5"
         result = bash(sandbox, script)
         assert result.stdout_read() == "o1\no2\no3\no4\no5\n"
@@ -123,12 +119,12 @@ class SandboxConformance:
         ["αβγ – 日本語 – 🎉\n".encode(), bytes(range(256)) * 40, b"no newline", b"\n\n", b"\0"],
         ids=["unicode", "bytes", "no newline", "newlines", "zero"],
     )
-    def test_output_comes_byte_for_byte(self, sandbox: RichSandbox, data: bytes) -> None:
+    def test_output_comes_byte_for_byte(self, sandbox: Sandbox, data: bytes) -> None:
         sandbox.write_file("data", data)
         result = bash(sandbox, "cat data; cat data >&2")
         assert (result.stdout, result.stderr) == (data, data)
 
-    def test_huge_output_is_capped_and_the_command_goes_on(self, sandbox: RichSandbox) -> None:
+    def test_huge_output_is_capped_and_the_command_goes_on(self, sandbox: Sandbox) -> None:
         size = 20_000_000
         result = bash(sandbox, f"echo first; head -c {size} /dev/zero; echo last; echo done >after")
         assert result.returncode == 0
@@ -139,26 +135,26 @@ class SandboxConformance:
         assert f"{result.stdout_cut} bytes of output cut" in result.stdout_read()
         assert sandbox.read_file("after") == b"done\n"
 
-    def test_a_small_output_limit(self, sandbox: RichSandbox) -> None:
+    def test_a_small_output_limit(self, sandbox: Sandbox) -> None:
         result = sandbox.run(["bash", "-c", "printf 0123456789"], output_limit=4)
         assert (result.stdout, result.stdout_cut) == (b"0189", 6)
 
     @pytest.mark.parametrize("size", [0, 1, 8192, 8193, 1_048_576])
-    def test_files_in_and_out(self, sandbox: RichSandbox, size: int) -> None:
+    def test_files_in_and_out(self, sandbox: Sandbox, size: int) -> None:
         patch_line = b"+line 'quoted' \"double\" $var `tick` \\ \r\n"
         for data in (os.urandom(size), (patch_line * (size // len(patch_line) + 1))[:size]):
             sandbox.write_file("a folder/with ünïcödé/file", data)
             assert bash(sandbox, "wc -c <*/*/file").stdout.strip() == b"%d" % size
             assert sandbox.read_file("a folder/with ünïcödé/file") == data
 
-    def test_files_are_replaced_whole_with_their_mode(self, sandbox: RichSandbox) -> None:
+    def test_files_are_replaced_whole_with_their_mode(self, sandbox: Sandbox) -> None:
         sandbox.write_file("script", b"#!/bin/sh\necho one\n", 0o755)
         sandbox.write_file("script", b"#!/bin/sh\necho two\n", 0o755)
         assert (
             bash(sandbox, "./script && stat -c %a script && ls -A").stdout == b"two\n755\nscript\n"
         )
 
-    def test_files_that_cannot_be(self, sandbox: RichSandbox) -> None:
+    def test_files_that_cannot_be(self, sandbox: Sandbox) -> None:
         with pytest.raises(FileNotFoundError, match="no/such/file"):
             sandbox.read_file("no/such/file")
         bash(sandbox, "mkdir folder; echo >file")
@@ -171,7 +167,7 @@ class SandboxConformance:
         assert bash(sandbox, "echo still here").stdout == b"still here\n"
 
     def test_a_command_that_is_too_slow_leaves_its_output_and_no_process(
-        self, sandbox: RichSandbox
+        self, sandbox: Sandbox
     ) -> None:
         duration = unique_duration()
         script = """
@@ -188,7 +184,7 @@ class SandboxConformance:
         assert (result.stdout, result.stderr) == (b"started\n", b"error\n")
         assert sleepers(sandbox, duration) == 0
 
-    def test_background_processes_neither_block_nor_die(self, sandbox: RichSandbox) -> None:
+    def test_background_processes_neither_block_nor_die(self, sandbox: Sandbox) -> None:
         duration = unique_duration()
         result = bash(sandbox, 'sleep "$1" & echo $!', duration)
         assert (result.returncode, result.timed_out) == (0, False)
@@ -196,7 +192,7 @@ class SandboxConformance:
         assert bash(sandbox, 'kill "$1"', result.stdout_read().strip()).returncode == 0
 
     def test_a_background_process_can_write_after_its_command_has_ended(
-        self, sandbox: RichSandbox
+        self, sandbox: Sandbox
     ) -> None:
         script = "(while [ ! -e go ]; do sleep 0.05; done; echo late && echo late >&2 && echo written >late) & echo $!"
         pid = bash(sandbox, script).stdout_read().strip()
@@ -209,29 +205,29 @@ class SandboxConformance:
         [b"", b"text\n", bytes(range(256)), b"\0", b"x" * 300_000],
         ids=["nothing", "text", "bytes", "zero", "large"],
     )
-    def test_stdin(self, sandbox: RichSandbox, data: bytes) -> None:
+    def test_stdin(self, sandbox: Sandbox, data: bytes) -> None:
         assert sandbox.run(["cat"], stdin=data, timeout_seconds=60).stdout == data
 
-    def test_environment(self, sandbox: RichSandbox) -> None:
+    def test_environment(self, sandbox: Sandbox) -> None:
         env = {"PLAIN": "1", "ODD": "a\nb'c\"d\\e$f`g", "with-dash": "x", "ÜNÏ": "ö", "EMPTY": ""}
         env |= {"LC_ALL": "C", "IFS": "z"}
         variables = sandbox.run(["env", "-0"], env=env).stdout.split(b"\0")
         assert {f"{name}={value}".encode() for name, value in env.items()} <= set(variables)
         assert b"PLAIN=1" not in sandbox.run(["env", "-0"]).stdout.split(b"\0")
 
-    def test_working_directory(self, sandbox: RichSandbox) -> None:
+    def test_working_directory(self, sandbox: Sandbox) -> None:
         here = bash(sandbox, "mkdir -p 'a b/c'; pwd").stdout_read().strip()
         assert sandbox.run(["pwd"], cwd="a b/c").stdout_read() == f"{here}/a b/c\n"
         assert sandbox.run(["pwd"], cwd="/").stdout == b"/\n"
         assert sandbox.run(["pwd"], cwd="not/there").returncode == 126
 
-    def test_odd_arguments(self, sandbox: RichSandbox) -> None:
+    def test_odd_arguments(self, sandbox: Sandbox) -> None:
         words = ["", " ", "-", "-n", "a b", "'", '"', "\\", "$HOME", "`id`", "$(id)"]
         words += ["*", "~", "a\nb", "\t", "é", "\x7f", "é'" * 30_000, "-"]
         result = sandbox.run(["printf", "%s\\0", *words])
         assert result.stdout.decode().split("\0")[:-1] == words
 
-    def test_commands_are_stateless(self, sandbox: RichSandbox) -> None:
+    def test_commands_are_stateless(self, sandbox: Sandbox) -> None:
         bash(
             sandbox, "cd /; export LEFT=1; LEFT=1; alias ls=false; set -e; ulimit -n 10; umask 077"
         )
@@ -239,7 +235,7 @@ class SandboxConformance:
         assert result.stdout_read().splitlines()[0] == "unset"
         assert result.stdout_read().splitlines()[1] != "/"
 
-    def test_eight_threads_at_once(self, sandbox: RichSandbox) -> None:
+    def test_eight_threads_at_once(self, sandbox: Sandbox) -> None:
         def work(number: int) -> bool:
             path, data = f"thread-{number}", os.urandom(20_000)
             sandbox.write_file(path, data)
@@ -249,7 +245,7 @@ class SandboxConformance:
         with ThreadPoolExecutor(8) as threads:
             assert all(threads.map(work, range(24)))
 
-    def test_a_slow_command_does_not_hold_up_another_thread(self, sandbox: RichSandbox) -> None:
+    def test_a_slow_command_does_not_hold_up_another_thread(self, sandbox: Sandbox) -> None:
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(
                 bash, sandbox, "while [ ! -e go ]; do sleep 0.05; done; echo went"
@@ -257,7 +253,7 @@ class SandboxConformance:
             assert bash(sandbox, "touch go").returncode == 0
             assert waiting.result().stdout == b"went\n"
 
-    def test_commands_that_end_when_the_harness_looks(self, sandbox: RichSandbox) -> None:
+    def test_commands_that_end_when_the_harness_looks(self, sandbox: Sandbox) -> None:
         """Whatever polls once a second must not miss a command that ends just then."""
 
         def work(number: int) -> int:
@@ -268,7 +264,7 @@ class SandboxConformance:
         with ThreadPoolExecutor(24) as threads:
             assert list(threads.map(work, range(24))) == [100 + number for number in range(24)]
 
-    def test_use_after_the_end(self, sandbox: RichSandbox) -> None:
+    def test_use_after_the_end(self, sandbox: Sandbox) -> None:
         sandbox.terminate()
         sandbox.terminate()
         with pytest.raises(SandboxDead):
@@ -278,7 +274,7 @@ class SandboxConformance:
         with pytest.raises(SandboxDead):
             sandbox.write_file("file", b"")
 
-    def test_termination_ends_a_running_command(self, sandbox: RichSandbox) -> None:
+    def test_termination_ends_a_running_command(self, sandbox: Sandbox) -> None:
         if not self.isolated:
             pytest.skip("only a backend with processes of its own can end them")
         with ThreadPoolExecutor(1) as threads:
@@ -288,7 +284,7 @@ class SandboxConformance:
             with pytest.raises(SandboxDead):
                 waiting.result()
 
-    def test_a_sandbox_whose_processes_were_all_killed(self, sandbox: RichSandbox) -> None:
+    def test_a_sandbox_whose_processes_were_all_killed(self, sandbox: Sandbox) -> None:
         if not self.isolated:
             pytest.skip("would kill the processes of the whole machine")
         try:

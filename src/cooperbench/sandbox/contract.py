@@ -1,7 +1,7 @@
 """Where code runs: the contract between CooperBench and a backend.
 
-A backend needs three small protocols (`EvalBackend`, `Sandbox`, `ExecResult`). What it can do beyond them it declares
-in `Capabilities`; `session.open_sandbox` makes up for what is missing with plain `exec`.
+A backend needs three small protocols (`EvalBackend`, `SandboxProtocol`, `ExecResult`). What it can do beyond them it declares
+in `Capabilities`; `manager.open_sandbox` makes up for what is missing with plain `exec`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.base_sandbox import RichSandbox as RichSandbox
+    from cooperbench.sandbox.base_sandbox import Sandbox as Sandbox
 
 NetworkPolicy = Literal["none", "public"]
 Purpose = Literal["agent", "evaluation", "setup"]
@@ -39,7 +39,7 @@ class ExecResult(Protocol):
     def stderr_read(self) -> str: ...
 
 
-class Sandbox(Protocol):
+class SandboxProtocol(Protocol):
     """An isolated place for running commands.
 
     SandboxDead once it has ended, SandboxTimeout when it does not answer, SandboxError for what else is not a command's
@@ -56,7 +56,7 @@ class Sandbox(Protocol):
 class EvalBackend(Protocol):
     def create_sandbox(
         self, image: str, timeout: int = 600, workdir: str = "/workspace"
-    ) -> Sandbox:
+    ) -> SandboxProtocol:
         """Create a sandbox of an image that lives for at most `timeout` seconds."""
 
 
@@ -119,9 +119,9 @@ class SandboxOptions:
     network: NetworkPolicy = "none"
     labels: Mapping[str, str] = field(default_factory=dict)
     """Run, pair and agent, for people who look at what is running and for cleaning up."""
-    judged: bool = False
+    for_test_run: bool = False
     """All that is done in it is to write files and `run_last`, for which a backend may make it in another way."""
-    left_out: tuple[str, ...] = ()
+    snapshot_excludes: tuple[str, ...] = ()
     """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
     programs: Path | None = None
     """A folder of this machine, seen at `PROGRAMS_DIR`, read-only (for backends with the capability `programs`)."""
@@ -137,7 +137,7 @@ class Capabilities:
     """Policies it can enforce; one that is not here is refused, never weakened. Where there are any, its
     `create_sandbox` takes `options=SandboxOptions(…)`."""
     snapshots: bool = False
-    """It has `making_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
+    """It has `locked_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
     programs: bool = False
     """Its sandboxes can show a folder of this machine, though they may run elsewhere: see `SandboxOptions`."""
 
@@ -183,7 +183,7 @@ class FullBackend(EvalBackend, Protocol):
         workdir: str = "/workspace",
         *,
         options: SandboxOptions | None = None,
-    ) -> Sandbox: ...
+    ) -> SandboxProtocol: ...
 
     def prepare(self, task: Task) -> Image:
         """Make a task ready to be run, once; called from several threads."""
@@ -200,10 +200,10 @@ class FullBackend(EvalBackend, Protocol):
     def resource_use(self) -> ResourceUse:
         """What it has used so far, also after `close`."""
 
-    def making_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
+    def locked_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
         """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
 
-    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+    def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
         """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
 
 

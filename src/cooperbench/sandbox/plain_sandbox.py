@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import READY, UNAVAILABLE, Channel, ChannelUnavailable
-from cooperbench.sandbox.contract import ExecResult, Sandbox, Stream, foreign_errors
+from cooperbench.sandbox.contract import ExecResult, SandboxProtocol, Stream, foreign_errors
 
 _PIECE_SIZE = 90_000
 """Characters per argument; the kernel's limit is 128 KiB."""
@@ -28,7 +28,7 @@ class ExecTransport:
     Deadlines are not kept here, since `exec` cannot be interrupted; the time limit inside is.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: SandboxProtocol) -> None:
         self._sandbox = sandbox
         self._request = b""
 
@@ -73,10 +73,10 @@ class ExecTransport:
             return self._sandbox.exec(*args)
 
 
-class PlainSandbox(RichSandbox):
+class PlainSandbox(Sandbox):
     """Without streams."""
 
-    def __init__(self, sandbox: Sandbox, *, lifetime_seconds: float, workdir: str) -> None:
+    def __init__(self, sandbox: SandboxProtocol, *, lifetime_seconds: float, workdir: str) -> None:
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir)
         self._sandbox = sandbox
 

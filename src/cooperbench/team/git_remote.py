@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cooperbench.errors import InfraError
 from cooperbench.git import TIMED_OUT, GitError, git
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.team.sandbox_rpc import Response, script_text
 from cooperbench.temporary import remove_tree
 
@@ -50,7 +50,7 @@ class GitRemote:
         """`folder`: where the pair's repository on the host may be."""
         self._agent_ids = tuple(agent_ids)
         self._lock = threading.Lock()
-        self._sandboxes: dict[str, RichSandbox] = {}
+        self._sandboxes: dict[str, Sandbox] = {}
         """Of the agents that are at work and take what they are given."""
         self._repository = BareRepository(folder, agent_ids)
         names = ("pushes", "refused", "commits", "bytes")
@@ -60,7 +60,7 @@ class GitRemote:
     def attach(
         self,
         agent_id: str,
-        sandbox: RichSandbox,
+        sandbox: Sandbox,
         *,
         repo_dir: str,
         base_commit: str,
@@ -258,9 +258,7 @@ def _script(command: str, *words: str) -> list[str]:
     return ["bash", "-c", script_text("git_remote.sh"), "git_remote", command, TEAM_GIT_DIR, *words]
 
 
-def _read_pack(
-    sandbox: RichSandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()
-) -> bytes:
+def _read_pack(sandbox: Sandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()) -> bytes:
     """What a commit in a sandbox has beyond the known ones."""
     file = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
     argv = _script("pack", str(limit_bytes), file, commit, *known)

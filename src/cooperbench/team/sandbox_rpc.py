@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from cooperbench.errors import SandboxDead, SandboxError
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import Stream
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 
@@ -66,7 +66,7 @@ class SandboxRpc:
             "sync": lambda _name, _content: Response(0)
         }
         self._commands: list[str] = []
-        self._sandbox: RichSandbox | None = None
+        self._sandbox: Sandbox | None = None
         self._stream: Stream | None = None
         """To the script in the sandbox; None where requests are polled for."""
         self._outgoing: queue.SimpleQueue[tuple[str, str, bytes] | None] = queue.SimpleQueue()
@@ -83,7 +83,7 @@ class SandboxRpc:
         self._handlers[verb] = handler
         self._commands += commands
 
-    def start(self, sandbox: RichSandbox, *, streams: bool) -> None:
+    def start(self, sandbox: Sandbox, *, streams: bool) -> None:
         """Put the commands into the sandbox and serve their requests."""
         self._sandbox = sandbox
         scripts = ["coop" if name.startswith("coop-") else name for name in self._commands]
@@ -157,7 +157,7 @@ class SandboxRpc:
             if thread is not threading.current_thread():
                 thread.join(10)
 
-    def _connect(self, sandbox: RichSandbox) -> None:
+    def _connect(self, sandbox: Sandbox) -> None:
         """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
         argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_MAX_REQUEST_BYTES)]
         stream = sandbox.open_stream(argv)
@@ -170,7 +170,7 @@ class SandboxRpc:
         if self._ended.is_set():
             stream.close()
 
-    def _listen(self, sandbox: RichSandbox) -> None:
+    def _listen(self, sandbox: Sandbox) -> None:
         for _ in range(_MAX_STARTS):
             # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
             with suppress(SandboxError, OSError, ValueError):
@@ -194,7 +194,7 @@ class SandboxRpc:
                 return
             self.on_restart()
 
-    def _requests(self, sandbox: RichSandbox) -> Iterator[Request]:
+    def _requests(self, sandbox: Sandbox) -> Iterator[Request]:
         """Until the sandbox or the stream ends. The same request may come twice."""
         if self._stream is None:
             while not self._ended.wait(POLL_SECONDS):
@@ -230,7 +230,7 @@ class SandboxRpc:
         )
         return True
 
-    def _write_all(self, sandbox: RichSandbox) -> None:
+    def _write_all(self, sandbox: Sandbox) -> None:
         while (file := self._outgoing.get()) is not None:
             folder, name, data = file
             # Fails when the agent is ending; what it does not get any more is on record as not delivered.
@@ -242,7 +242,7 @@ class SandboxRpc:
                     self._stream.stdin.flush()
 
 
-def _collect(sandbox: RichSandbox, *, last_call: bool = False) -> list[Request]:
+def _collect(sandbox: Sandbox, *, last_call: bool = False) -> list[Request]:
     """Requests without a response, a few at a time. On the last call those still being written get a moment."""
     how = "last" if last_call else ""
     argv = [

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cooperbench.errors import SandboxError, SandboxRefused
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.team.tools import shown
 
 SHARED_DIR = "/workspace/shared"
@@ -62,10 +62,10 @@ class SharedFolder:
         self._versions = 0
         self._removals = 0
         self._copies: dict[str, dict[str, Copy]] = {}
-        self._sandboxes: dict[str, tuple[RichSandbox, threading.Lock]] = {}
+        self._sandboxes: dict[str, tuple[Sandbox, threading.Lock]] = {}
         self._lock = threading.Lock()
 
-    def attach(self, agent_id: str, sandbox: RichSandbox) -> None:
+    def attach(self, agent_id: str, sandbox: Sandbox) -> None:
         self._copies[agent_id] = {}
         self._sandboxes[agent_id] = (sandbox, threading.Lock())
         self.sync(agent_id)
@@ -83,7 +83,7 @@ class SharedFolder:
             if sandbox is not None and self._take(agent_id, sandbox):
                 self._give(self._copies[agent_id], sandbox)
 
-    def _take(self, agent_id: str, sandbox: RichSandbox) -> bool:
+    def _take(self, agent_id: str, sandbox: Sandbox) -> bool:
         """What the agent has changed; False where its folder could not be listed."""
         done = sandbox.run(
             ["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MAX_FILES
@@ -153,7 +153,7 @@ class SharedFolder:
         self._files[path] = File(self._versions, data)
         return self._versions
 
-    def _give(self, copies: dict[str, Copy], sandbox: RichSandbox) -> None:
+    def _give(self, copies: dict[str, Copy], sandbox: Sandbox) -> None:
         with self._lock:
             files = list(self._files.items())
         for path, file in files:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.models import Message
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
     from cooperbench.storage import PairPaths
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
@@ -90,7 +90,7 @@ class Team:
     def join(
         self,
         agent_id: str,
-        sandbox: RichSandbox,
+        sandbox: Sandbox,
         *,
         streams: bool,
         repo_dir: str,

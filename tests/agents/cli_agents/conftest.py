@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 from tests.agents.frameworks import DATA, provide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cooperbench.backends.local import LocalBackend
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 
 @pytest.fixture
-def sandbox(local: LocalBackend) -> Iterator[RichSandbox]:
+def sandbox(local: LocalBackend) -> Iterator[Sandbox]:
     """With the smallest of the programs."""
     provide("gemini_cli")
     options = SandboxOptions("agent", programs=DATA / "agents" / "gemini_cli" / "programs")

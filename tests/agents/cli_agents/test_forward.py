@@ -18,7 +18,7 @@ from cooperbench.sandbox.contract import PROGRAMS_DIR
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 pytestmark = [pytest.mark.xdist_group("cli_agents"), pytest.mark.external]
 ARCH = {"x86_64": "x64", "aarch64": "arm64"}[os.uname().machine]
@@ -81,23 +81,23 @@ def echo_each(connection: socket.socket) -> None:
         connection.sendall(data)
 
 
-def run_node(sandbox: RichSandbox, script: str, port: int) -> str:
+def run_node(sandbox: Sandbox, script: str, port: int) -> str:
     done = sandbox.run([NODE, "-e", script, str(port)], timeout_seconds=60)
     assert done.returncode == 0, done.stderr_read()
     return done.stdout_read()
 
 
-def test_many_connections_with_large_bodies_and_half_closes(sandbox: RichSandbox) -> None:
+def test_many_connections_with_large_bodies_and_half_closes(sandbox: Sandbox) -> None:
     with serving(echo_all) as target, Forward(sandbox, NODE, target) as forward:
         assert run_node(sandbox, SENDERS, forward.port).split() == ["true"] * 10
 
 
-def test_small_pieces_are_not_held_back(sandbox: RichSandbox) -> None:
+def test_small_pieces_are_not_held_back(sandbox: Sandbox) -> None:
     with serving(echo_each) as target, Forward(sandbox, NODE, target) as forward:
         assert float(run_node(sandbox, PING, forward.port)) < 20
 
 
-def test_killed_it_comes_back_on_the_same_port(sandbox: RichSandbox) -> None:
+def test_killed_it_comes_back_on_the_same_port(sandbox: Sandbox) -> None:
     with serving(echo_each) as target, Forward(sandbox, NODE, target) as forward:
         port = forward.port
         sandbox.run(["pkill", "-KILL", "node"])
@@ -109,7 +109,7 @@ def test_killed_it_comes_back_on_the_same_port(sandbox: RichSandbox) -> None:
         assert forward.port == port
 
 
-def test_nothing_is_left_of_it(sandbox: RichSandbox) -> None:
+def test_nothing_is_left_of_it(sandbox: Sandbox) -> None:
     before = set(threading.enumerate())
     with serving(echo_each) as target, Forward(sandbox, NODE, target) as forward:
         stuck = f"exec 3<>/dev/tcp/127.0.0.1/{forward.port}; echo >&3; sleep 300"
@@ -121,7 +121,7 @@ def test_nothing_is_left_of_it(sandbox: RichSandbox) -> None:
     assert sandbox.run(["pgrep", "node"]).returncode == 1
 
 
-def test_a_harness_that_does_not_answer_closes_the_connection(sandbox: RichSandbox) -> None:
+def test_a_harness_that_does_not_answer_closes_the_connection(sandbox: Sandbox) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         with Forward(sandbox, NODE, unused.getsockname()[1]) as forward:
@@ -129,7 +129,7 @@ def test_a_harness_that_does_not_answer_closes_the_connection(sandbox: RichSandb
             assert sandbox.run(["timeout", "10", "bash", "-c", script]).returncode == 0
 
 
-def test_what_writes_no_frames_is_not_listened_to(sandbox: RichSandbox) -> None:
+def test_what_writes_no_frames_is_not_listened_to(sandbox: Sandbox) -> None:
     """An agent can replace neither the script nor Node, but it may write to what the forwarder has open."""
     with serving(echo_each) as target, Forward(sandbox, NODE, target) as forward:
         noise = "for fd in /proc/$(pgrep -o node)/fd/1; do head -c 100000 /dev/urandom >$fd; done"

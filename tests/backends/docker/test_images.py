@@ -70,7 +70,7 @@ def test_what_we_made_is_never_looked_for_in_a_registry(
     made = docker.take_snapshot(sandbox, task, "0123456789abcdef")
     sandbox.terminate()
     backend = another(pull="always")
-    with backend.making_snapshot(task, "0123456789abcdef") as found:
+    with backend.locked_snapshot(task, "0123456789abcdef") as found:
         assert found == made
     backend.create_sandbox(made).terminate()
     docker.engine.api.remove_image(made, force=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sandbox(docker: DockerBackend, base_image: str) -> Iterator[DockerSandbox]:
-    options = SandboxOptions(judged=True)
+    options = SandboxOptions(for_test_run=True)
     sandbox = docker.create_sandbox(base_image, timeout=300, workdir="/", options=options)
     yield sandbox
     sandbox.terminate()

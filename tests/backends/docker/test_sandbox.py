@@ -186,7 +186,7 @@ def test_the_engines_process_beside_a_container_being_killed_is_nobodys_doing(
 ) -> None:
     if engine_kind != "docker":
         pytest.skip("Podman has others")
-    sandbox = docker.create_sandbox(base_image, options=SandboxOptions(judged=judged))
+    sandbox = docker.create_sandbox(base_image, options=SandboxOptions(for_test_run=judged))
     timer = threading.Timer(1, kill_shim, [sandbox])
     timer.start()
     run = partial(sandbox.run_last, timeout_seconds=60) if judged else sandbox.run

@@ -175,7 +175,7 @@ def test_a_machine_that_shuts_down_is_not_the_agents_doing(
 def test_a_judged_command_is_seen_from_outside_the_sandbox(
     gcp: GCPBatchBackend, gcp_base: str
 ) -> None:
-    sandbox = gcp.create_sandbox(gcp_base, 60, "/tmp", options=SandboxOptions(judged=True))
+    sandbox = gcp.create_sandbox(gcp_base, 60, "/tmp", options=SandboxOptions(for_test_run=True))
     result = sandbox.run_last(
         ["sh", "-c", "ps -e 2>/dev/null | grep -c channel; exit 3"], timeout_seconds=30
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
     from tests.backends.gcp.compute_server import ComputeServer
 
 
@@ -44,7 +44,7 @@ class TestOverSsh(ToolConformance, SandboxConformance):
         patch.undo()
 
     @pytest.fixture
-    def make_sandbox(self, gcp_base: str) -> Callable[[], RichSandbox]:
+    def make_sandbox(self, gcp_base: str) -> Callable[[], Sandbox]:
         backend = self.backend
         assert backend is not None
         return lambda: backend.create_sandbox(gcp_base, timeout=900)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.contract import CommandResult, RichSandbox
+    from cooperbench.sandbox.contract import CommandResult, Sandbox
 
 LARGE = """
 mkdir -p bulk && for i in $(seq 700); do echo "$i" >"bulk/$i"; done
@@ -39,11 +39,11 @@ def change_setup(task: Task, text: str) -> None:
     task.setup_script.write_text(text)
 
 
-def in_repo(sandbox: RichSandbox, script: str) -> CommandResult:
+def in_repo(sandbox: Sandbox, script: str) -> CommandResult:
     return sandbox.run(["bash", "-c", script], cwd="/workspace/repo", timeout_seconds=60)
 
 
-def git_lines(sandbox: RichSandbox, *args: str) -> list[str]:
+def git_lines(sandbox: Sandbox, *args: str) -> list[str]:
     result = sandbox.run(["git", *args], cwd="/workspace/repo")
     assert result.returncode == 0, result.stderr_read()
     return result.stdout_read().splitlines()
@@ -248,7 +248,7 @@ PREPARE = """
     from pathlib import Path
     from cooperbench.dataset.discovery import load_tasks
     from cooperbench.backends.local import LocalBackend
-    print(LocalBackend(cache_dir=sys.argv[1]).prepare(load_tasks(Path(sys.argv[2]))[0]).reference)
+    print(LocalBackend(cache_dir=sys.argv[1]).prepare(load_tasks(Path(sys.argv[2]))[0]).name)
 """
 
 

@@ -209,7 +209,7 @@ class Plane:
 
     def _local_image(self, image_id: str) -> str:
         layers = self.layers(image_id)
-        agents = any("scrub" in command for command in self.commands(image_id))
+        agents = any("strip_history" in command for command in self.commands(image_id))
         for layer in layers:
             files = {
                 file.filename.lstrip("/"): file.sha256_hex

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cooperbench.backends.modal import ModalBackend
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 
 class TestChannel(ToolConformance, SandboxConformance):
@@ -22,5 +22,5 @@ class TestChannel(ToolConformance, SandboxConformance):
     shared = True
 
     @pytest.fixture
-    def make_sandbox(self, modal_of_class: ModalBackend) -> Callable[[], RichSandbox]:
+    def make_sandbox(self, modal_of_class: ModalBackend) -> Callable[[], Sandbox]:
         return lambda: modal_of_class.create_sandbox(HOST_IMAGE, timeout=300)

@@ -14,7 +14,7 @@ from modal_proto import api_pb2
 from cooperbench.backends.modal import ModalBackend
 from cooperbench.errors import SandboxDead, UserError
 from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
-from cooperbench.sandbox.session import open_sandbox
+from cooperbench.sandbox.manager import open_sandbox
 from tests.backends.modal.plane import BARE_IMAGE, HOST_IMAGE
 from tests.sandbox.programs import make_programs
 

@@ -21,7 +21,7 @@ from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, SandboxError, UserError
 from cooperbench.gateway.access import Access
 from cooperbench.models import Pair, Setting
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.secrets import redact
 from cooperbench.text import printable
@@ -333,7 +333,7 @@ def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
     )
 
 
-def _check_node(sandbox: RichSandbox, node: str) -> None:
+def _check_node(sandbox: Sandbox, node: str) -> None:
     """The programs need what the images of all usual distributions have, but Alpine's."""
     done = sandbox.run([node, "--version"], timeout_seconds=_NODE_SECONDS)
     if done.timed_out:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import IO, Self
 
 from cooperbench.errors import SandboxError
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import Stream
 
 _HEADER = struct.Struct(">IBI")
@@ -32,7 +32,7 @@ _RESTART_SECONDS = 0.1
 class Forward:
     """Open from the beginning; leaving the `with` block ends what listens, every connection and every thread."""
 
-    def __init__(self, sandbox: RichSandbox, node: str, target_port: int) -> None:
+    def __init__(self, sandbox: Sandbox, node: str, target_port: int) -> None:
         self.port = 0
         """In the sandbox; the same after it has begun again."""
         self._sandbox = sandbox

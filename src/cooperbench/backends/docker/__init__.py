@@ -18,7 +18,7 @@ from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image, Task
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
@@ -87,12 +87,12 @@ class DockerBackend:
         return self._make(image, timeout, workdir, options or SandboxOptions())
 
     @contextlib.contextmanager
-    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+    def locked_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
         name = layer_name(DEPENDENCY_LAYER, task, key)
         with self._alone_with(name):
             yield name if self.images.find_layer(name) else None
 
-    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+    def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
         return self.images.commit(
@@ -127,7 +127,7 @@ class DockerBackend:
         session = self.session
         engine, found, name = session.engine, session.images.get(image), session.new_name()
         command = first_command(
-            timeout, judged=options.judged, trusted=found.image_id in self._proven
+            timeout, judged=options.for_test_run, trusted=found.image_id in self._proven
         )
         stream: ContainerStream | None = None
         try:
@@ -142,7 +142,7 @@ class DockerBackend:
                 image=found.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
-                judged=options.judged,
+                judged=options.for_test_run,
                 on_end=self._open.discard,
             )
         except BaseException:
@@ -152,7 +152,7 @@ class DockerBackend:
             if stream is not None:
                 stream.close()
             raise
-        if not options.judged:
+        if not options.for_test_run:
             self._proven.add(found.image_id)
         self._open.add(sandbox)
         return sandbox

@@ -79,7 +79,7 @@ class EngineSession:
             for mount in self._settings.mounts
         ]
         # Volumes begin with what the image has there, and are part of no image that is made of the container.
-        mounts += [{"Type": "volume", "Target": path} for path in options.left_out]
+        mounts += [{"Type": "volume", "Target": path} for path in options.snapshot_excludes]
         if options.programs is not None:
             mounts.append(self._mount_programs(image, options.programs))
         # Not on the container's disk: a channel must answer when that is full, and leave nothing in images.

@@ -267,9 +267,9 @@ class ImageStore:
                     ["sh", "-c", "command -v git"], timeout_seconds=60, cwd="/"
                 ).returncode:
                     raise lacks_tool(source.name, "git is missing")
-                dropped = sandbox.run_script("drop_later.sh")
+                dropped = sandbox.run_script("strip_future_commits.sh")
                 judged = self.commit(sandbox, names[0], task, source, JUDGED) if dropped else source
-                sandbox.run_script("scrub.sh", _BASE_GIT_DIR)
+                sandbox.run_script("strip_history.sh", _BASE_GIT_DIR)
                 agents = self.commit(sandbox, names[1], task, judged, PREPARED)
             finally:
                 sandbox.terminate()
@@ -322,7 +322,7 @@ class ImageStore:
 
 def derived_name(kind: str, task: Task, source: EngineImage) -> str:
     """Of the image for agents (PREPARED) or for test runs (JUDGED)."""
-    scripts = [sandbox_script(name) for name in ("drop_later.sh", "scrub.sh")]
+    scripts = [sandbox_script(name) for name in ("strip_future_commits.sh", "strip_history.sh")]
     made_of = "\n".join([f"{_FORMAT} {source.image_id}", *scripts])
     return layer_name(kind, task, hashlib.sha256(made_of.encode()).hexdigest()[:16])
 

@@ -25,7 +25,7 @@ from cooperbench import errors
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
 from cooperbench.backends.streams import stream_over
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import (
     READY,
     CappedOutput,
@@ -81,7 +81,7 @@ def lacks_tool(image: str, reason: str) -> errors.UserError:
     return errors.UserError(f"the image {image} cannot be used: {reason}; {NEEDED_TOOLS}")
 
 
-class DockerSandbox(RichSandbox):
+class DockerSandbox(Sandbox):
     """A container."""
 
     _losses = (NotThere, EngineGone)
@@ -135,7 +135,7 @@ class DockerSandbox(RichSandbox):
         else:
             self._files.append((self._path(path), data, mode))
 
-    def show_folder(self, path: str, other: RichSandbox, target: str) -> None:
+    def show_folder(self, path: str, other: Sandbox, target: str) -> None:
         """In another sandbox, as a tar file made by the engine: nothing in this container is needed for it."""
         archive = bytearray()
         with self._alive(), self._engine.faults("copying a folder"):

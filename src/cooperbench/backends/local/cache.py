@@ -23,13 +23,13 @@ from cooperbench.backends.ownership import locked
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Task
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import is_abandoned, owned_prefix, remove_abandoned, remove_tree
 from cooperbench.text import printable
 
-MakeSandbox = Callable[[Content, SandboxOptions, int], RichSandbox]
+MakeSandbox = Callable[[Content, SandboxOptions, int], Sandbox]
 
 _FORMAT = 4
 _SETUP_SECONDS = 30 * 60
@@ -46,9 +46,9 @@ mv -- "$(dirname -- "$found")" /workspace/repo
 """
 _PREPARE = """
 bash -c "$1" || exit
-bash -c "$2" drop_later.sh /workspace/repo || exit
+bash -c "$2" strip_future_commits.sh /workspace/repo || exit
 cp -a --reflink=auto -- /workspace/. /cooperbench/agent || exit
-bash -c "$3" scrub.sh /cooperbench/agent/repo /cooperbench/base/base.git
+bash -c "$3" strip_history.sh /cooperbench/agent/repo /cooperbench/base/base.git
 """
 """Sets up a task, removes later commits from the repository, and the whole history from a copy of it."""
 
@@ -119,7 +119,7 @@ def _build(task: Task, staging: Path, log: Path, make_sandbox: MakeSandbox) -> N
     options = SandboxOptions(purpose="setup", network="public", labels={"task": task.label})
     sandbox = make_sandbox(content, options, _SETUP_SECONDS + 60)
     try:
-        scripts = (_SETUP, *map(sandbox_script, ("drop_later.sh", "scrub.sh")))
+        scripts = (_SETUP, *map(sandbox_script, ("strip_future_commits.sh", "strip_history.sh")))
         argv = ["bash", "-c", _PREPARE, "prepare", *scripts]
         result = sandbox.run(argv, timeout_seconds=_SETUP_SECONDS, cwd="/workspace", env=_proxies())
     finally:

@@ -22,7 +22,7 @@ from cooperbench.backends.local.rootfs import (
 )
 from cooperbench.backends.local.spawner import free_bytes
 from cooperbench.errors import SandboxDead, SandboxError
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, quote
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, SandboxOptions, Stream
 from cooperbench.temporary import remove_tree
@@ -34,7 +34,7 @@ _READ_BYTES = 1 << 18
 _MAX_POLL_SECONDS = 3600.0
 
 
-class LocalSandbox(RichSandbox):
+class LocalSandbox(Sandbox):
     """A sandbox of namespaces, and the folder that holds its files. Process 1 is `supervisor.sh`."""
 
     _started: SandboxProcess

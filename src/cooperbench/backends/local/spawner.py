@@ -104,7 +104,7 @@ def remove_groups(groups: list[Path]) -> None:
             group.rmdir()
 
 
-class Sandbox:
+class StartedSandbox:
     """One that was started. Not a dataclass: importing these takes longer than all the rest."""
 
     def __init__(self, folder: Path, groups: list[Path], disk_bytes: int) -> None:
@@ -153,7 +153,7 @@ class Spawner:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._groups = Groups()
-        self._running: dict[int, Sandbox] = {}
+        self._running: dict[int, StartedSandbox] = {}
         """By the number of bubblewrap's outer process."""
 
     def serve(self, harness: int) -> None:
@@ -182,7 +182,7 @@ class Spawner:
             pid = os.fork()
             if pid == 0:
                 _become_bubblewrap(request, fds, groups)
-            self._running[pid] = Sandbox(
+            self._running[pid] = StartedSandbox(
                 Path(request["folder"]), groups, request["limits"]["disk_bytes"]
             )
         for fd in fds:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import modal
 
     from cooperbench.models import Image, Task
-    from cooperbench.sandbox.contract import RichSandbox
+    from cooperbench.sandbox.contract import Sandbox
 
 __all__ = ["ModalBackend"]
 _MAX_LIFETIME_SECONDS = 24 * 3600
@@ -126,17 +126,17 @@ class ModalBackend:
             raise UserError(f"{image}: {error}; images need sh, bash, coreutils and git") from error
         with self._lock:
             self._open.add(sandbox)
-        if options.left_out:
-            sandbox.leave_out(options.left_out)
+        if options.snapshot_excludes:
+            sandbox.leave_out(options.snapshot_excludes)
         return sandbox
 
     @contextlib.contextmanager
-    def making_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+    def locked_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
         path = snapshot_file(task, key)
         with locked(path.with_suffix(".lock")):
             yield self._connected().find_snapshot(path)
 
-    def take_snapshot(self, sandbox: RichSandbox, task: Task, key: str) -> str:
+    def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
         """Afterwards the sandbox can only be ended."""
         assert isinstance(sandbox, ModalSandbox)
         image = sandbox.snapshot()

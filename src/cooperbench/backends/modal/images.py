@@ -71,7 +71,10 @@ class ImageStore:
             self._built(
                 source.dockerfile_commands(_run(script)), f"{task.label}: removing {what}"
             ).object_id
-            for script, what in (("drop_later.sh", "later commits"), ("scrub.sh", "the history"))
+            for script, what in (
+                ("strip_future_commits.sh", "later commits"),
+                ("strip_history.sh", "the history"),
+            )
         )
         return Image(source.object_id, agents, digest or source.object_id, judged)
 

@@ -17,7 +17,7 @@ from cooperbench import errors
 from cooperbench.backends.modal.connection import Connection, Gone, RateLimited, Unavailable, faults
 from cooperbench.backends.streams import stream_over
 from cooperbench.sandbox import sandbox_script
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import BACKSTOP_SECONDS, CappedOutput, Channel, Command
 from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, ResourceUse, Stream
 
@@ -70,7 +70,7 @@ _ENDED_BY_DEADLINE = -1
 _log = logging.getLogger("cooperbench")
 
 
-class ModalSandbox(RichSandbox):
+class ModalSandbox(Sandbox):
     _losses = (Gone, Unavailable)
 
     def __init__(

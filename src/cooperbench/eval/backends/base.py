@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox as BaseSandbox
 from cooperbench.sandbox.contract import (
     Capabilities,
     CommandResult,
     EvalBackend,
     ExecResult,
-    Sandbox,
     SandboxOptions,
 )
+from cooperbench.sandbox.contract import SandboxProtocol as Sandbox
 
 __all__ = [
+    "BaseSandbox",
     "Capabilities",
     "CommandResult",
     "EvalBackend",
     "ExecResult",
-    "RichSandbox",
     "Sandbox",
     "SandboxOptions",
 ]

@@ -25,7 +25,7 @@ from cooperbench.models import AgentSlot, Message, Pair, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import Arm, Budget, Experiment, mailboxes_for, open_backend
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
 
@@ -110,13 +110,13 @@ def _work(order: JobOrder, link: Link) -> None:
         ]
         backend = open_backend(arms[0].config)
         mailboxes = mailboxes_for(arms, stack)
-        session = stack.enter_context(SandboxSession(backend))
+        sandboxes = stack.enter_context(SandboxManager(backend))
         store = ReferenceStore(order.references_dir)
         for reference in order.references:
             store.save(reference)
         reporter, budget = _Reporter(order, link, store), _DriversBudget(link)
         try:
-            Experiment(arms, session, reporter, mailboxes, budget, store).work_through()
+            Experiment(arms, sandboxes, reporter, mailboxes, budget, store).work_through()
         finally:
             for config in configs if order.carries_logs else ():
                 # For what the engine keeps of what jobs print: the file itself stays on the node, and is removed.

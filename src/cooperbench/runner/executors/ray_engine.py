@@ -20,7 +20,7 @@ from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.driver import parse_options
 from cooperbench.runner.executors.job import Event, JobOrder, work_on
 from cooperbench.runner.experiment import open_backend
-from cooperbench.sandbox.session import SandboxSession
+from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 
 _START_SECONDS = 60.0
@@ -244,8 +244,8 @@ def _probe(paths: dict[str, str], versions: str, config: RunConfig) -> tuple[str
     if versions != _VERSIONS:
         return f"it has {_VERSIONS}, and the driver {versions}; install the same", []
     try:
-        with SandboxSession(open_backend(config)) as session:
-            session.check()
+        with SandboxManager(open_backend(config)) as sandboxes:
+            sandboxes.check()
     except CooperBenchError as error:
         return str(error), []
     return "", [path for path, mark in paths.items() if not os.path.exists(mark)]  # noqa: PTH110

@@ -1,4 +1,4 @@
-"""Opening and ending sandboxes: `SandboxSession` is one backend for the length of a run."""
+"""Opening and ending sandboxes: `SandboxManager` is one backend for the length of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cooperbench.git import kill_running_git
 from cooperbench.models import Image, Task
 from cooperbench.retry import finish_despite_interrupts, run_in_daemon_threads
 from cooperbench.sandbox import contract
-from cooperbench.sandbox.base_sandbox import RichSandbox
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.plain_sandbox import PlainSandbox
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def open_sandbox(
     timeout_seconds: int,
     workdir: str = "/workspace",
     options: contract.SandboxOptions,
-) -> RichSandbox:
+) -> Sandbox:
     """Create a sandbox that lives for at most `timeout_seconds`, a `PlainSandbox` where the backend has only `exec`.
 
     A backend that takes no options cannot be asked for a network policy: its author decides about the network.
@@ -48,12 +48,12 @@ def open_sandbox(
             sandbox = full.create_sandbox(image, timeout_seconds, workdir, options=options)
         else:
             sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)
-    if isinstance(sandbox, RichSandbox):
+    if isinstance(sandbox, Sandbox):
         return sandbox
     return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
 
 
-class SandboxSession:
+class SandboxManager:
     """A backend with its images, its open sandboxes and the threads that use them.
 
     Leaving its `with` block ends every sandbox, every thread and everything that the backend holds, also on Ctrl-C.
@@ -63,7 +63,7 @@ class SandboxSession:
         self.backend = backend
         self.stop = threading.Event()
         """Once set, no more sandboxes are opened."""
-        self._open: set[RichSandbox] = set()
+        self._open: set[Sandbox] = set()
         self._images: dict[Task, Future[Image]] = {}
         self._image_threads: list[threading.Thread] = []
         self._pools: list[ThreadPoolExecutor] = []
@@ -101,7 +101,7 @@ class SandboxSession:
 
     def open(
         self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions
-    ) -> RichSandbox:
+    ) -> Sandbox:
         """A sandbox that ends with the session if nobody ends it before."""
         if self.stop.is_set():
             raise Interrupted("stopped")
@@ -115,14 +115,14 @@ class SandboxSession:
             raise Interrupted("stopped")
         return sandbox
 
-    def end(self, sandbox: RichSandbox) -> None:
+    def end(self, sandbox: Sandbox) -> None:
         sandbox.terminate()
         self._open.discard(sandbox)
 
     @contextmanager
     def sandbox(
         self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions
-    ) -> Iterator[RichSandbox]:
+    ) -> Iterator[Sandbox]:
         sandbox = self.open(image, timeout_seconds=timeout_seconds, options=options)
         try:
             yield sandbox

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.sandbox import sandbox_script
-from tests.sandbox.test_scrub import ENV, git
+from tests.sandbox.test_strip_history import ENV, git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 SECRET = "upstream's implementation"
 
 
-def drop_later(repo: Path) -> str:
-    command = ["bash", "-c", sandbox_script("drop_later.sh"), "drop-later", str(repo)]
+def strip_future_commits(repo: Path) -> str:
+    command = [
+        "bash",
+        "-c",
+        sandbox_script("strip_future_commits.sh"),
+        "strip-future-commits",
+        str(repo),
+    ]
     done = subprocess.run(
         command, env={"PATH": ENV["PATH"]}, capture_output=True, text=True, check=False, cwd="/"
     )
@@ -89,7 +95,7 @@ def test_whatever_held_later_commits(repo: Path, upstream: Path, tmp_path: Path)
         for place in ("\n", " in a note", " in a stash", " in no commit")
     )
 
-    assert drop_later(repo) == "dropped\n"
+    assert strip_future_commits(repo) == "dropped\n"
 
     assert SECRET not in readable(repo)
     assert git(repo, "rev-parse", "HEAD") == head
@@ -107,13 +113,13 @@ def test_whatever_held_later_commits(repo: Path, upstream: Path, tmp_path: Path)
     assert git(repo, "fsck", "--full", "--strict") == ""
     left = {path.name for path in (repo / ".git").iterdir()}
     assert not left & {"logs", "worktrees", "ORIG_HEAD", "FETCH_HEAD", "cooperbench"}
-    assert drop_later(repo) == "", "nothing is left to drop"
+    assert strip_future_commits(repo) == "", "nothing is left to drop"
 
 
 def test_a_detached_head_without_refs(repo: Path) -> None:
     git(repo, "checkout", "-q", "--detach", "v1~1")
     git(repo, "tag", "-d", "v0")
-    drop_later(repo)
+    strip_future_commits(repo)
     assert SECRET not in readable(repo)
     assert git(repo, "log", "--format=%s", "HEAD").startswith("a commit: one")
     assert git(repo, "status", "--porcelain") == ""
@@ -136,7 +142,7 @@ def test_a_shallow_clone_stays_shallow(upstream: Path, tmp_path: Path, depth: in
     )
     boundary = git(repo, "rev-list", "--max-parents=0", "HEAD")
     assert SECRET in readable(repo)
-    drop_later(repo)
+    strip_future_commits(repo)
     assert SECRET not in readable(repo)
     assert git(repo, "rev-list", "--count", "HEAD") == f"{depth}\n"
     shallow = repo / ".git" / "shallow"
@@ -151,7 +157,7 @@ def test_a_partial_clone_stays_partial(upstream: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--filter=blob:none", where, str(repo))
     git(repo, "reset", "-q", "--hard", "v1")
     shutil.rmtree(upstream)
-    drop_later(repo)
+    strip_future_commits(repo)
     assert SECRET not in readable(repo)
     assert git(repo, "describe") == "v1\n"
     assert git(repo, "status", "--porcelain") == ""
@@ -167,7 +173,7 @@ def test_submodules(repo: Path, upstream: Path, tmp_path: Path) -> None:
     git(repo / "beside", "reset", "-q", "--hard", "v1")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "with submodules")
-    drop_later(repo)
+    strip_future_commits(repo)
     for folder, version in (("inside", "v0"), ("beside", "v1"), (".", "v1-1-g")):
         assert SECRET not in readable(repo / folder)
         assert git(repo / folder, "describe").startswith(version)
@@ -180,7 +186,7 @@ def test_a_repository_without_later_commits_is_left_as_it_is(repo: Path) -> None
 
     git(repo, "reset", "-q", "--hard", "v2")
     before = files()
-    assert drop_later(repo) == ""
+    assert strip_future_commits(repo) == ""
     assert files() == before
 
 
@@ -192,7 +198,7 @@ def test_repositories_of_the_project_itself_are_none_of_ours(repo: Path, upstrea
     (repo / ".git" / "info" / "exclude").write_text("generated\n")
     git(repo, "clone", "-q", str(upstream), str(generated))
     git(generated, "reset", "-q", "--hard", "v0")
-    drop_later(repo)
+    strip_future_commits(repo)
     assert SECRET in readable(fixture)
     assert SECRET in readable(generated)
 
@@ -208,7 +214,7 @@ def test_nothing_of_the_repository_is_run_and_owners_stay(repo: Path, tmp_path: 
     owner = os.getuid() or 1234
     if owner == 1234:
         subprocess.run(["chown", "-R", str(owner), str(repo)], check=True)
-    drop_later(repo)
+    strip_future_commits(repo)
     assert not trap.exists()
     assert {path.lstat().st_uid for path in repo.rglob("*")} == {owner}
     assert SECRET not in git(repo, "-c", f"safe.directory={repo}", "log", "-p", "--all")
@@ -234,7 +240,13 @@ def test_what_cannot_be_dropped_says_why_and_changes_nothing(
         name = git(repo, "rev-parse", "HEAD:app.py").strip()
         (repo / ".git" / "objects" / name[:2] / name[2:]).unlink()
     refs = git(repo, "for-each-ref")
-    command = ["bash", "-c", sandbox_script("drop_later.sh"), "drop-later", str(place)]
+    command = [
+        "bash",
+        "-c",
+        sandbox_script("strip_future_commits.sh"),
+        "strip-future-commits",
+        str(place),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "fatal: " in done.stderr or "has no commit at HEAD" in done.stderr

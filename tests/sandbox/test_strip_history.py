@@ -65,8 +65,15 @@ def repo(tmp_path: Path) -> Path:
     return repo
 
 
-def scrub(repo: Path, base: Path) -> str:
-    command = ["bash", "-c", sandbox_script("scrub.sh"), "scrub.sh", str(repo), str(base)]
+def strip_history(repo: Path, base: Path) -> str:
+    command = [
+        "bash",
+        "-c",
+        sandbox_script("strip_history.sh"),
+        "strip_history.sh",
+        str(repo),
+        str(base),
+    ]
     done = subprocess.run(
         command, env={"PATH": ENV["PATH"]}, capture_output=True, text=True, check=False, cwd="/"
     )
@@ -87,7 +94,7 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def test_one_commit_of_the_work_tree(repo: Path, tmp_path: Path) -> None:
     before = tree(repo)
-    commit = scrub(repo, tmp_path / "base.git")
+    commit = strip_history(repo, tmp_path / "base.git")
     assert tree(repo) == before
     assert git(repo, "rev-parse", "HEAD").strip() == commit
     assert git(repo, "status", "--porcelain", "--branch") == "## main\n"
@@ -113,7 +120,7 @@ def test_one_commit_of_the_work_tree(repo: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_of_upstream_is_left(repo: Path, tmp_path: Path) -> None:
-    scrub(repo, tmp_path / "base.git")
+    strip_history(repo, tmp_path / "base.git")
     for folder in (repo, tmp_path / "base.git"):
         assert git(folder, "for-each-ref", "--format=%(refname)") == "refs/heads/main\n"
         kinds = git(
@@ -132,8 +139,10 @@ def test_the_same_id_whatever_the_history(repo: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-a", str(repo), str(other)], check=True)
     git(other, "commit", "-q", "--allow-empty", "-m", "more history")
     git(other, "add", "untracked")
-    assert scrub(repo, tmp_path / "a.git") == scrub(other, tmp_path / "b.git")
-    assert scrub(repo, tmp_path / "a.git") == git(repo, "rev-parse", "HEAD").strip()  # and again
+    assert strip_history(repo, tmp_path / "a.git") == strip_history(other, tmp_path / "b.git")
+    assert (
+        strip_history(repo, tmp_path / "a.git") == git(repo, "rev-parse", "HEAD").strip()
+    )  # and again
 
 
 def test_nothing_of_the_repository_is_run(repo: Path, tmp_path: Path) -> None:
@@ -161,7 +170,7 @@ def test_nothing_of_the_repository_is_run(repo: Path, tmp_path: Path) -> None:
         "core.editor": f"touch {trap}",
     }.items():
         git(repo, "config", key, value)
-    scrub(repo, tmp_path / "base.git")
+    strip_history(repo, tmp_path / "base.git")
     assert not trap.exists()
     assert "evil" not in (repo / ".git" / "config").read_text()
 
@@ -176,7 +185,7 @@ def test_submodules_and_nested_checkouts_become_files(repo: Path, tmp_path: Path
     git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(module), "sub")
     git(repo, "commit", "-qm", "with a submodule")
     subprocess.run(["cp", "-a", str(module), str(repo / "nested")], check=True)
-    scrub(repo, tmp_path / "base.git")
+    strip_history(repo, tmp_path / "base.git")
     listed = git(repo, "ls-tree", "-r", "HEAD")
     assert "160000" not in listed
     assert "sub/inner" in listed
@@ -189,8 +198,8 @@ def test_not_a_repository(tmp_path: Path) -> None:
     command = [
         "bash",
         "-c",
-        sandbox_script("scrub.sh"),
-        "scrub.sh",
+        sandbox_script("strip_history.sh"),
+        "strip_history.sh",
         str(tmp_path),
         str(tmp_path / "base.git"),
     ]

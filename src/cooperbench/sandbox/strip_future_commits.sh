@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Removes from a repository all that is not reachable from HEAD, so that code under test cannot look up in later commits
 # how upstream did it.
-# Usage: drop_later.sh REPO       prints `dropped` if there was anything; needs bash, coreutils and git >= 2.30
+# Usage: strip_future_commits.sh REPO       prints `dropped` if there was anything; needs bash, coreutils and git >= 2.30
 #
 # HEAD, its ancestors, refs to them (`git describe` needs tags), what is staged, the work tree and the configuration
 # stay. Other refs, reflogs, work trees, alternates and objects go; so in submodules. A repository that has no other

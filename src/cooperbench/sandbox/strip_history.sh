@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Replaces a repository's history by one commit of its present state, so that no agent can look up what upstream did
 # and every sandbox of a task starts from the same commit id.
-# Usage: scrub.sh REPO BASE_GIT_DIR       prints the commit id; needs bash, coreutils and git >= 2.30
+# Usage: strip_history.sh REPO BASE_GIT_DIR       prints the commit id; needs bash, coreutils and git >= 2.30
 #
 # The commit holds the tracked files and the untracked ones that are not ignored, byte for byte as they are in the
 # work tree: conversions by .gitattributes are switched off in the new repository too, so that it starts out clean.
@@ -13,7 +13,7 @@ shopt -s inherit_errexit 2>/dev/null || true
 
 repo=$(cd -- "$1" && pwd -P)
 base_git=$2
-work=$(mktemp -d "$(dirname -- "$repo")/.cooperbench-scrub-XXXXXX")
+work=$(mktemp -d "$(dirname -- "$repo")/.cooperbench-strip-XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
 
 fixed_git() { # the repository's own config is the only one left, and what could run from it is overridden
@@ -31,7 +31,7 @@ fixed_git() { # the repository's own config is the only one left, and what could
 old() { fixed_git -C "$repo" "$@"; }
 new() { fixed_git --git-dir="$work/git" --work-tree="$repo" "$@"; }
 
-[[ -e $repo/.git ]] || { echo "scrub: $repo is not a git repository" >&2; exit 1; }
+[[ -e $repo/.git ]] || { echo "strip_history: $repo is not a git repository" >&2; exit 1; }
 
 # Submodules and nested checkouts would become bare links to commits that nobody has: take their files instead.
 for ((depth = 0; depth < 10; depth++)); do

@@ -9,8 +9,8 @@ import pytest
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.errors import Interrupted, SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
+from cooperbench.sandbox.manager import SandboxManager, open_sandbox
 from cooperbench.sandbox.plain_sandbox import PlainSandbox
-from cooperbench.sandbox.session import SandboxSession, open_sandbox
 from tests.sandbox.plain import PlainBackend, PlainOwnSandbox, PlainResult
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def test_a_sandbox_that_says_nothing_is_dead() -> None:
 
 def test_leaving_a_session_ends_its_sandboxes_and_threads_and_it_opens_no_more() -> None:
     options = SandboxOptions(network="public")
-    with SandboxSession(PlainBackend()) as session:
-        sandbox = session.open("x", timeout_seconds=60, options=options)
-        waiting = session.pool(1, "waiting").submit(session.stop.wait)
+    with SandboxManager(PlainBackend()) as sandboxes:
+        sandbox = sandboxes.open("x", timeout_seconds=60, options=options)
+        waiting = sandboxes.pool(1, "waiting").submit(sandboxes.stop.wait)
     assert waiting.done()
     with pytest.raises(SandboxDead):
         sandbox.run(["true"])
     with pytest.raises(Interrupted):
-        session.open("x", timeout_seconds=60, options=options)
+        sandboxes.open("x", timeout_seconds=60, options=options)
