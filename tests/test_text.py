@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.text import dollars_text, head_and_tail, names_for_error, plural, printable
+from cooperbench.text import (
+    dollars_text,
+    head_and_tail,
+    names_for_error,
+    plural,
+    printable,
+    shorten,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,27 @@ def test_plural() -> None:
         "1 pair",
         "2 repositories",
     ]
+    assert plural(12345, "token") == "12,345 tokens"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("agent 1: the patch changes nothing", "agent 1: the patch…"),
+        ("exactly twenty chars", "exactly twenty chars"),
+        ("a" * 30, "a" * 19 + "…"),
+    ],
+)
+def test_long_texts_are_cut_between_words(text: str, short: str) -> None:
+    assert shorten(text, 20) == short
+
+
+def test_lines_are_wrapped_between_words_and_long_words_stay_whole() -> None:
+    line = "[Task 1/2] open /a/path/that/is/far/too/long/for/it please"
+    assert wrap(line, 20) == (
+        "[Task 1/2] open\n    /a/path/that/is/far/too/long/for/it\n    please"
+    )
+    assert wrap(line, None) == line
 
 
 @pytest.mark.parametrize(
@@ -71,6 +100,7 @@ def test_of_a_long_text_both_ends_are_kept(text: str, most: int, shown: str) -> 
     [
         (0, "$0.00"),
         (3.2, "$3.20"),
+        (1234.5, "$1,234.50"),
         (0.00126, "$0.0013"),
         (0.000084, "$0.000084"),
         (2e-7, "$0.0000002"),

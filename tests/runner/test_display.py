@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from cooperbench.models import AgentSlot, Message, Pair, Task
+from cooperbench.agents.session import AgentProgress
+from cooperbench.models import AgentSlot, Message, Pair, Task, agent_slots
 from cooperbench.runner.display import Display, LiveDisplay, message_line, verdict_text
 from tests.tiny import write_script, write_tiny
 
@@ -56,11 +57,92 @@ def test_who_waits_for_a_provider_is_said_once_and_when_it_is_over(tmp_path: Pat
     live.outage(pair, "agent2", "m fails")
     with console.capture() as shown:
         console.print(live._render())
-    assert "Agent 2 waits for its model since 0.0s: m fails" in shown.get()
+    assert re.search(r"Agent 2 +waits for its model since 0.0s: m fails", shown.get())
     live.outage(pair, "agent2", "")
     with console.capture() as shown:
         console.print(live._render())
     assert "waits" not in shown.get()
+
+
+def test_the_live_display_shows_steps_cost_and_phase_of_each_agent(tmp_path: Path) -> None:
+    pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
+    live = LiveDisplay(console)
+    live.pair_started(pair, agent_slots(pair, "coop"))
+    live.agent_progress(pair, "agent1", AgentProgress("waiting for the model", 1234, 0.25))
+    with console.capture() as capture:
+        console.print(live._render())
+    status, pair_row, first, second = capture.get().splitlines()
+    assert "$0.25" in status
+    assert "tiny_task/task7 f1_f2" in pair_row
+    assert re.search(r"Agent 1 +1,234 steps, \$0.25, waiting for the model", first)
+    assert re.search(r"Agent 2 +starting its sandbox", second)
+    live.pair_ended(pair, {"status": "completed", "cost": 0.5})
+    with console.capture() as capture:
+        console.print(live._render())
+    assert "Agent 1" not in capture.get()
+    assert "$0.50" in capture.get()
+
+
+def test_pairs_wait_for_their_verdict_in_the_live_display(tmp_path: Path) -> None:
+    pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    live = LiveDisplay(console)
+    live.begin([], to_run=1, to_evaluate=1)
+    live.end()
+    live.pair_ended(pair, {"status": "completed"})
+    with console.capture() as capture:
+        console.print(live._render())
+    assert re.search(r"tiny_task/task7 f1_f2 .*evaluation", capture.get())
+    live.evaluated(pair, {"status": "error", "error": "x"})
+    with console.capture() as capture:
+        console.print(live._render())
+    assert "tiny_task" not in capture.get()
+
+
+def test_an_agent_that_did_not_submit_is_not_complete(tmp_path: Path) -> None:
+    pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
+    stream = io.StringIO()
+    display = Display(stream)
+    display.begin([], to_run=1, to_evaluate=1)
+    display.pair_started(pair, ())
+    agents = {
+        "agent1": {"status": "format_error", "error": "3 replies without a command"},
+        "agent2": {"status": "submitted", "error": None},
+    }
+    display.pair_ended(pair, {"status": "completed", "agents": agents})
+    line = stream.getvalue().splitlines()[-1]
+    assert re.fullmatch(
+        r"\[Task 1/1\] – Ended in [\d.]+s: "
+        r"Agent 1 format_error \(3 replies without a command\); Agent 2 submitted",
+        line,
+    )
+
+
+def test_verdicts_name_their_pair(tmp_path: Path) -> None:
+    task = Task("tiny_task", 7, tmp_path, (1, 2, 3))
+    stream = io.StringIO()
+    display = Display(stream)
+    display.begin([], to_run=0, to_evaluate=3)
+    for pair in task.pairs:
+        display.evaluated(pair, {"status": "error", "error": "lost"})
+    assert stream.getvalue().splitlines()[1:] == [
+        "[Task 1/3] tiny_task/task7 f1_f2: ! evaluation error: lost",
+        "[Task 2/3] tiny_task/task7 f1_f3: ! evaluation error: lost",
+        "[Task 3/3] tiny_task/task7 f2_f3: ! evaluation error: lost",
+    ]
+
+
+def test_a_narrow_terminal_breaks_lines_between_words(tmp_path: Path) -> None:
+    pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
+    stream = io.StringIO()
+    live = LiveDisplay(Console(file=stream, force_terminal=True, width=40))
+    text = "please leave the parser to me and extend the writer instead"
+    live.message(pair, Message(1, "agent1", "agent2", text, ""))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) > 1
+    assert all(len(line) <= 40 for line in lines)
+    assert " ".join(" ".join(lines).split()).endswith(f'Agent 1 → Agent 2: "{text}"')
 
 
 def test_hostile_messages_cannot_move_the_cursor() -> None:
@@ -108,12 +190,12 @@ def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_pa
     display.begin([], to_run=0, to_evaluate=3)
     display.evaluated(task.pairs[0], {"status": "error", "error": "lost"})
     display.end()
-    assert "0 passed, 0 failed, 1 errors  $0.00" in stream.getvalue()
+    assert "0 passed, 0 failed, 1 error  $0.00" in stream.getvalue()
     display.begin([], to_run=0, to_evaluate=3)
     for pair in task.pairs[1:]:
         display.evaluated(pair, evaluation)
     display.end()
-    assert "evaluated 3  0 passed, 0 failed, 1 errors, 2 no reference  $0.00" in stream.getvalue()
+    assert "evaluated 3  0 passed, 0 failed, 1 error, 2 no reference  $0.00" in stream.getvalue()
 
 
 def test_a_terminal_gets_the_live_display_and_the_summary(tmp_path: Path) -> None:

@@ -29,6 +29,16 @@ REPLAYED_MESSAGE_SECONDS = 60.0
 """How long to wait for a message that came in the run that is repeated."""
 
 
+@dataclass(frozen=True)
+class AgentProgress:
+    """A snapshot of an agent at work, for the live display."""
+
+    phase: str
+    """What the agent is doing, e.g. `waiting for the model`."""
+    steps: int = 0
+    cost: float = 0.0
+
+
 @dataclass(kw_only=True, eq=False)
 class AgentSession:
     """One agent at work on its part of a pair. Agents use the methods and the fields down to `limits`."""
@@ -53,6 +63,8 @@ class AgentSession:
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
     """Told why the model does not answer, and with an empty text that it does again."""
+    on_progress: Callable[[AgentProgress], None] = lambda _: None
+    """Called when the agent takes a step, asks its model or gets an answer."""
     exchanges: Exchanges | None = None
     """With `--record` or for `replay_model`; whoever asks a model tells it."""
     usage: Usage = field(default_factory=Usage, init=False)
@@ -158,6 +170,7 @@ class AgentSession:
         self.steps += 1
         if self.inbox is not None:
             self.inbox.begin_step(self.steps)
+        self.report_progress("running a command")
         return self.steps
 
     def incoming(self) -> list[Message]:
@@ -184,6 +197,7 @@ class AgentSession:
         """Until there is something for `incoming`, or the time is up."""
         self.model_answered()
         self._check(self.usage.cost)
+        self.report_progress("waiting for a message")
         with self._sandbox_in_use():
             return self.inbox is not None and self.inbox.wait(self._capped(timeout_seconds))
 
@@ -198,6 +212,11 @@ class AgentSession:
         self.usage += usage
         self.on_spend(usage)
         self.recorder.reply(text, usage, **more)
+        self.report_progress("reading the model's answer")
+
+    def report_progress(self, phase: str) -> None:
+        """Tell the display what the agent is doing now."""
+        self.on_progress(AgentProgress(phase, self.steps, self.usage.cost))
 
     def tell(self, text: str, kind: str) -> None:
         """Keep what the framework told the model of its own accord: its prompts, a format error."""
@@ -252,6 +271,7 @@ class AgentSession:
             self._asked_at = None
         self._check(self.usage.cost)
         self._asked_at = now
+        self.report_progress("waiting for the model")
 
     def model_answered(self) -> None:
         """Be it that it refused: what is waited for from now on is not the provider."""

@@ -224,6 +224,7 @@ class PairRun:
             on_spend=self._on_spend,
             exchanges=exchanges,
             on_outage=partial(self._display.outage, self._pair, slot.agent_id),
+            on_progress=partial(self._display.agent_progress, self._pair, slot.agent_id),
             tools=self._team.tools(slot.agent_id) if self._config.team_mcp else {},
             team_features=self._config.team_features,
             prompts_dir=self._config.prompts_dir,
@@ -238,6 +239,7 @@ class PairRun:
             except errors.UserError as problem:
                 raise errors.RunStopped(redact(str(problem))) from problem
             self._team.leave(slot.agent_id)
+            session.report_progress("collecting the patch")
             try:
                 with self._faults_of_the_agent():
                     patch = self._take_patch(sandbox)

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from cooperbench.agents.session import AgentProgress
 from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserError
 from cooperbench.eval.evaluator import evaluation_key, read_patches, write_failure
 from cooperbench.eval.reference import ReferenceStore
@@ -289,6 +290,9 @@ class Driver:
                 self._display.pair_started(pair, agent_slots(pair, config.setting))
             case "outage":
                 self._display.outage(pair, event["agent_id"], event["reason"])
+            case "progress":
+                progress = AgentProgress(**event["progress"])
+                self._display.agent_progress(pair, event["agent_id"], progress)
             case "message":
                 self._display.message(pair, Message(**event["message"]))
             case "ended":

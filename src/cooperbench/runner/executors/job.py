@@ -8,6 +8,7 @@ import os
 import sys
 import tarfile
 import tempfile
+import time
 import traceback
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 from cooperbench._version import __version__
 from cooperbench.agents import llm
+from cooperbench.agents.session import AgentProgress
 from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
 from cooperbench.eval.reference import Reference, ReferenceStore, exported
@@ -30,6 +32,7 @@ from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
 
 Event = dict[str, Any]
+_PROGRESS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ class _Reporter(Display):
         self._order = order
         self._link = link
         self._store = store
+        self._next_progress: dict[tuple[Pair, str], float] = {}
 
     def note(self, text: str) -> None:
         self._link.tell({"kind": "note", "text": text})
@@ -159,13 +163,21 @@ class _Reporter(Display):
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
         self._report("outage", pair, agent_id=agent_id, reason=reason)
 
+    def agent_progress(self, pair: Pair, agent_id: str, progress: AgentProgress) -> None:
+        """Send at most one event per agent in `_PROGRESS_SECONDS`: each one is a write to a shared disk."""
+        now = time.monotonic()
+        if now < self._next_progress.get((pair, agent_id), 0.0):
+            return
+        self._next_progress[pair, agent_id] = now + _PROGRESS_SECONDS
+        self._report("progress", pair, agent_id=agent_id, progress=asdict(progress))
+
     def message(self, pair: Pair, message: Message) -> None:
         self._report("message", pair, message=asdict(message))
 
-    def pair_ended(self, pair: Pair, result: dict[str, Any]) -> None:
+    def pair_ended(self, pair: Pair, result: Mapping[str, Any]) -> None:
         self._report("ended", pair, record=result, files=self._packed(pair))
 
-    def evaluated(self, pair: Pair, evaluation: dict[str, Any]) -> None:
+    def evaluated(self, pair: Pair, evaluation: Mapping[str, Any]) -> None:
         files = self._packed(pair, "merged.patch", "tests")
         references = exported(self._store.known([pair])) if files else None
         self._report("evaluated", pair, record=evaluation, files=files, references=references)
