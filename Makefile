@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 # More than there are processors: tests wait for sandboxes and for their own timeouts most of their time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
-.PHONY: demo test lint types unit external chaos format bench size clean
+.PHONY: demo test lint types unit integration external chaos format bench size clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   a complete experiment on this machine, with nothing to set up"
-	@echo "make test   lint, types and the tests, but for:"
-	@echo "make external  the tests with large programs of others: agents, clusters, package managers"
+	@echo "make test   lint, types, unit tests and integration tests"
+	@echo "make unit   the unit tests alone"
+	@echo "make external  the tests with large programs: container engines, agents, clusters, cloud clients, a browser"
 	@echo "make bench  the measurements of benchmarks/, as tables"
 	@echo "make chaos  an hour of faults against real runs; SECONDS=600 for ten minutes of it"
 	@echo "make size   lines and files by package, and of a pair's way"
@@ -21,7 +22,7 @@ help:
 demo: $(VENV)/.core
 	$(BIN)/cooperbench demo
 
-test: lint types unit
+test: lint types unit integration
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -32,13 +33,16 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m 'not external'
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests/unit
+
+integration: $(VENV)/.dev
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests/integration
 
 external: $(VENV)/.dev
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup -m external
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests/external
 
 chaos: $(VENV)/.dev
-	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.external.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

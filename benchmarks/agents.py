@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.modelserver import ModelServer, call, say
-from tests.tiny import REPO, write_tiny
+from tests.support.modelserver import ModelServer, call, say
+from tests.support.tiny import REPO, write_tiny
 
 if TYPE_CHECKING:
-    from tests.modelserver import Answer, Request
+    from tests.support.modelserver import Answer, Request
 
 STEPS = 40
 ROUNDS = 3

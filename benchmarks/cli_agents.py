@@ -25,9 +25,17 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.agents.frameworks import CLIS, DATA, MODEL, TONGUES, provide, settings, write_config
-from tests.modelserver import ModelServer
-from tests.runner.helpers import run_tiny
+from tests.support.agents.frameworks import (
+    CLIS,
+    DATA,
+    MODEL,
+    TONGUES,
+    provide,
+    settings,
+    write_config,
+)
+from tests.support.modelserver import ModelServer
+from tests.support.runner.helpers import run_tiny
 
 from cooperbench.agents.cli_agents import AGENT_DIR, CliAgent, Place
 from cooperbench.agents.environments import DATA_VARIABLE
@@ -35,8 +43,8 @@ from cooperbench.agents.registry import get_agent
 from cooperbench.sandbox.contract import PROGRAMS_DIR
 
 if TYPE_CHECKING:
-    from tests.modelserver import Request
-    from tests.modelserver.replies import Reply
+    from tests.support.modelserver import Request
+    from tests.support.modelserver.replies import Reply
 
 NATIVE = {
     "claude_code": "anthropic/claude-sonnet-4-5",

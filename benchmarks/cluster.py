@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.cluster.slurm import Slurm
-from tests.dataset.factory import write_public_shape
+from tests.support.cluster.slurm import Slurm
+from tests.support.dataset.factory import write_public_shape
 
 from cooperbench.dataset.discovery import demo_dir
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.dataset.factory import feature_files, public_layout, write_public_shape
+from tests.support.dataset.factory import feature_files, public_layout, write_public_shape
 
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.dataset.image_names import base_commit

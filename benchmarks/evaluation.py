@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.backends.docker.engines import NoEngine, docker_host, provide_base
-from tests.backends.docker.tasks import DOCKERFILE
-from tests.published.images import load_image
-from tests.published.index import PackageIndex
-from tests.published.packages import provide_packages
-from tests.published.tasks import write_published
-from tests.tiny import write_tiny
+from tests.support.docker.engines import NoEngine, docker_host, provide_base
+from tests.support.docker.tasks import DOCKERFILE
+from tests.support.published.images import load_image
+from tests.support.published.index import PackageIndex
+from tests.support.published.packages import provide_packages
+from tests.support.published.tasks import write_published
+from tests.support.tiny import write_tiny
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.engine import connect

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.modelserver import Answer, ModelServer, ToolCall, call
-from tests.tiny import write_tiny
+from tests.support.modelserver import Answer, ModelServer, ToolCall, call
+from tests.support.tiny import write_tiny
 
 from cooperbench import run
 from cooperbench.agents.environments import Environment, get_environment, get_framework
 
 if TYPE_CHECKING:
-    from tests.modelserver import Request
+    from tests.support.modelserver import Request
 
 STEPS = 20
 ROUNDS = 3

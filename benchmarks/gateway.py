@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import httpx
-from tests.gateway.conftest import KEY, Agents
-from tests.gateway.test_server import PATHS, body
-from tests.modelserver import ModelServer, call, say
+from tests.integration.gateway.conftest import KEY, Agents
+from tests.integration.gateway.test_server import PATHS, body
+from tests.support.modelserver import ModelServer, call, say
 
 from cooperbench.agents import llm
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from tests.gateway.conftest import At
+    from tests.integration.gateway.conftest import At
 
 ROUNDS = 40
 AGENTS = 50

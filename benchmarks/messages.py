@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.backends.docker.engines import NoEngine, docker_host, provide_base
+from tests.support.docker.engines import NoEngine, docker_host, provide_base
 
 from cooperbench.backends.docker.engine import connect
 from cooperbench.errors import CooperBenchError

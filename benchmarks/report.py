@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.report.factory import Style, layout, share, write_run
+from tests.support.report.factory import Style, layout, share, write_run
 
 STEPS = 100
 OBSERVATION_CHARACTERS = 2_000
@@ -94,7 +94,7 @@ def opened(target: Path) -> list[tuple[str, float]]:
     """Milliseconds in a browser: until something is seen, until the table is there, until a pair is."""
     if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
         return []
-    from tests.report.page.browser import Browser
+    from tests.support.report.browser import Browser
 
     browser = Browser()
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.dataset.factory import write_public_shape
+from tests.support.dataset.factory import write_public_shape
 
 from cooperbench.dataset.discovery import discover
 from cooperbench.eval.evaluator import SCHEMA, evaluation_key, read_patches

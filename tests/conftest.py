@@ -14,7 +14,12 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["tests.backend_fixtures", "tests.model_fixtures"]
+pytest_plugins = [
+    "tests.support.backend_fixtures",
+    "tests.support.model_fixtures",
+    "tests.support.report.page_fixtures",
+]
+TIERS = ("unit", "integration", "external")
 settings.register_profile("steady", derandomize=True, database=None, deadline=None)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("steady")
@@ -32,6 +37,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Short: a test's name is in the environment of all processes that are started while it runs."""
     return ascii(val[:40]) if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier, which is the folder it is in: `-m 'not external'`."""
+    for item in items:
+        tier = item.nodeid.split("/")[1]
+        if tier in TIERS:
+            item.add_marker(tier)
 
 
 def pytest_runtestloop() -> None:

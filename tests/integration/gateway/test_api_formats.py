@@ -1,0 +1,110 @@
+"""Each API format, streamed and not, by its vendor's own client, on models of every kind of provider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.support.gateway.clients import CLIENTS
+from tests.support.modelserver import Tokens, call
+
+if TYPE_CHECKING:
+    from tests.integration.gateway.conftest import Agents
+    from tests.support.modelserver import ModelServer
+
+MODELS = (
+    "openai/gpt-4o",
+    "hosted_vllm/qwen",
+    "anthropic/claude-sonnet-4-5",
+    "gemini/gemini-2.5-flash",
+)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api_format", CLIENTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_api_format_on_every_provider(
+    api_format: str, model: str, stream: bool, agents: Agents, server: ModelServer
+) -> None:
+    answer = call("ls -la", "I will look at the files.", tokens=Tokens(1000, 50, cached=400))
+    server.script("Look around", [answer])
+    with agents.open(model) as at:
+        said = CLIENTS[api_format](at, "Look around", stream=stream)
+        assert said == ("I will look at the files.", ["ls -la"], 1000)
+        assert at.access.outcome() is None
+    usage = at.session.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.calls) == (
+        1000,
+        50,
+        400,
+        1,
+    )
+    assert (usage.cost > 0, usage.unpriced_calls) == ((False, 1) if "qwen" in model else (True, 0))
+    (request,) = server.requests
+    assert request.texts("system")[0] == "Be brief."
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_server_of_ones_own_may_have_responses(
+    stream: bool, agents: Agents, server: ModelServer
+) -> None:
+    server.script("Look around", lambda _: call("ls", "Hello.", tokens=Tokens(1000, 50)))
+    for own, path in ((None, "/v1/chat/completions"), (False, "/v1/responses")):
+        settings = {} if own is None else {"use_chat_completions_api": own}
+        with agents.open("openai/gpt-4o", settings=settings) as at:
+            assert CLIENTS["responses"](at, "Look around", stream=stream) == (
+                "Hello.",
+                ["ls"],
+                1000,
+            )
+        assert server.requests[-1].path == path
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("model", ["openai/any", "hosted_vllm/any"])
+def test_a_server_is_asked_as_litellm_asks_it(
+    model: str, stream: bool, agents: Agents, server: ModelServer
+) -> None:
+    """These are asked without LiteLLM's call, which one more setting brings back."""
+    server.script("", lambda _: call("ls", "I look.", tokens=Tokens(100, 10, cached=60)))
+    parameters = {
+        "type": "object",
+        "properties": {"command": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    function = {"name": "bash", "parameters": parameters, "strict": True}
+    asked = {
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "x"}}]},
+            {"role": "user", "content": "Look around."},
+        ],
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": "auto", "temperature": 0.5, "max_tokens": 100, "seed": 1, "stop": ["END"], "stream": stream,
+        "reasoning_effort": "low", "user": "no argument of ours",
+    }  # fmt: skip
+    records = []
+    for settings in ({"top_p": 0.9}, {"top_p": 0.9, "extra_headers": {"x-by": "litellm"}}):
+        with agents.open(model, settings=settings) as at:
+            headers = {"Authorization": f"Bearer {at.access.token}"}
+            url = f"{at.url}/v1/chat/completions"
+            assert httpx.post(url, json=asked, headers=headers, timeout=60).status_code == 200
+            replies = [entry for entry in at.record if entry["action"] == "reply"]
+            records.append(
+                [{key: one[key] for key in ("args", "tokens", "tool_calls")} for one in replies]
+            )
+    ours, litellms = server.requests
+    assert litellms.headers["x-by"] == "litellm"
+    assert {"stream": False, **ours.body} == {"stream": False, **litellms.body}
+    assert ours.api_key == litellms.api_key
+    for record in records:
+        record[0]["tool_calls"][0].pop("id")
+    assert records[0] == records[1]
+
+
+def test_half_of_a_surrogate_pair_reaches_a_server(agents: Agents, server: ModelServer) -> None:
+    server.script("", [call("ls")])
+    with agents.open("openai/any") as at:
+        at.access.ask({"messages": [{"role": "user", "content": "half: \ud83d"}]})
+    assert server.requests[0].texts("user") == ["half: \ud83d"]

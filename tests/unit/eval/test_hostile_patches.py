@@ -1,0 +1,118 @@
+"""Patches that cost git or the harness more than they may: each is its agent's failure, soon, and no error of ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cooperbench.eval.protected_files import ProtectedFiles, drop_protected_files
+from cooperbench.eval.trees import Applied, TreeStore
+from cooperbench.git import GitError
+from tests.support.eval.realgit import base_with, text
+from tests.support.tiny import text_patch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SIDE = ProtectedFiles(frozenset({"tests/test_x.py"}))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[TreeStore]:
+    with TreeStore(base_with(tmp_path, {"pkg/core.py": text("one\n")})) as store:
+        yield store
+
+
+@pytest.fixture
+def before_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets lines of shell run before each command of git, which is in `$*`."""
+    folder, real = tmp_path / "bin", shutil.which("git")
+    folder.mkdir()
+
+    def before_git(lines: str) -> None:
+        (folder / "git").write_text(f'#!/bin/sh\n{lines}\nexec {real} "$@"\n')
+        (folder / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    return before_git
+
+
+def test_a_small_patch_of_a_file_that_no_diff_can_be_made_of(
+    store: TreeStore, tmp_path: Path
+) -> None:
+    def git(*words: str) -> bytes:
+        return subprocess.run(
+            ["git", *words], cwd=tmp_path / "large", capture_output=True, check=True
+        ).stdout
+
+    (tmp_path / "large").mkdir()
+    git("init")
+    (tmp_path / "large/.git/info/attributes").write_text("* binary\n")
+    (tmp_path / "large/lines.txt").write_bytes(b"\n" * 60_000_000)
+    git("add", ".")
+    patch = git("diff", "--cached", "--binary")
+    assert len(patch) < 1_000_000
+    work = drop_protected_files(patch, SIDE, store)
+    assert work.status == "failed"
+    assert "emory" in work.error
+
+
+@pytest.mark.parametrize("depth", [2100, 40_000])
+def test_a_path_that_no_file_system_takes(store: TreeStore, depth: int) -> None:
+    work = drop_protected_files(
+        text_patch("a/" * depth + "x.py", None, ["x\n"]).encode(), SIDE, store
+    )
+    assert (work.status, work.tree) == ("failed", "")
+
+
+def test_a_merge_that_git_does_not_survive(
+    store: TreeStore, before_git: Callable[[str], None]
+) -> None:
+    ours, theirs = (
+        store.edited(store.base.tree, {"pkg/core.py": one}) for one in (b"two\n", b"three\n")
+    )
+    before_git('case "$*" in *merge-tree*) kill -9 $$;; esac')
+    merge = store.merge([Applied("applied", ours), Applied("applied", theirs)])
+    assert (merge.status, merge.strategy) == ("conflict", "none")
+    assert "more memory" in merge.detail
+
+
+def test_a_git_that_fails_by_itself_is_nobodys_fault(
+    store: TreeStore, before_git: Callable[[str], None]
+) -> None:
+    before_git('case "$*" in *update-index*) echo No space left on device >&2; exit 128;; esac')
+    with pytest.raises(GitError, match="No space"):
+        drop_protected_files(text_patch("tests/a.py", None, ["x\n"]).encode(), SIDE, store)
+
+
+def test_many_files_that_look_like_tests(
+    store: TreeStore, tmp_path: Path, before_git: Callable[[str], None]
+) -> None:
+    before_git(f'case "$*" in *grep*) echo >>{tmp_path}/searches;; esac')
+    files = [text_patch(f"pkg/test_{number}.py", None, ["x\n"]) for number in range(200)]
+    used = text_patch("pkg/use.py", None, ["import pkg.test_1\n"])
+    work = drop_protected_files("".join([*files, used]).encode(), SIDE, store)
+    assert work.status == "applied"
+    assert len(work.dropped) == len(files) - 1, "what looks like tests and is imported is no test"
+    searches = (tmp_path / "searches").read_text()
+    assert 1 <= len(searches) < 50, "each is a search in the whole tree"
+
+
+def test_a_deep_folder_and_many_imports(store: TreeStore) -> None:
+    deep = text_patch("a/" * 1500 + "test_x.py", None, ["x\n"])
+    imports = text_patch("pkg/use.py", None, ["import test_x\n"] * 20_000)
+    assert drop_protected_files((deep + imports).encode(), SIDE, store).status == "applied"
+
+
+@pytest.mark.parametrize("form", ["[{}]\n", "{} = 1\n"])
+def test_tables_deeper_than_python_recurses(store: TreeStore, form: str) -> None:
+    files = {"pyproject.toml": [form.format(".".join("a" * 2000))], "pkg/more.py": ["x\n"]}
+    patch = "".join(text_patch(path, None, lines) for path, lines in files.items())
+    work = drop_protected_files(patch.encode(), SIDE, store)
+    assert work.status == "applied"
+    assert [file.path for file in work.dropped] == ["pyproject.toml"]

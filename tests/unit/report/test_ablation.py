@@ -1,0 +1,140 @@
+"""What `report` says of an ablation, on synthetic arms whose differences are known."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cooperbench.cli import main
+from cooperbench.errors import UserError
+from cooperbench.report.compare import Ablation, analyse_studies
+from cooperbench.report.loading import arm_folders, load_folder, run_names
+from cooperbench.report.pairs import PairKey
+from cooperbench.report.statistics import Observation, holm, p_value
+from tests.support.report.factory import Kind, Style, layout, write_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FIELDS = {"messages": "messaging_enabled", "git": "git_enabled"}
+PAIRS = layout(2, 8, 24)
+
+
+def write_arm(logs: Path, name: str, off: tuple[str, ...], lost: int, **changes: Any) -> None:
+    """An arm in which the first pairs of each task, `lost` of three, fail."""
+
+    def kind_of(key: PairKey) -> Kind:
+        place = PAIRS[key.repo][key.task_id].index(key.features)
+        return "conflict" if place < lost + (key.task_id % 2 if off else 0) else "passed"
+
+    paths = write_run(logs, name, PAIRS, kind_of, style=Style(bare=True, cost=0.5 if off else 0.25))
+    config = json.loads(paths.config.read_text()) | {"git_enabled": True} | changes
+    config |= {FIELDS[part]: False for part in off}
+    paths.config.write_text(json.dumps(config))
+
+
+def write_study(
+    logs: Path, arms: Mapping[str, tuple[tuple[str, ...], int]], **changes: Any
+) -> Path:
+    for name, (off, lost) in arms.items():
+        write_arm(logs, f"study/{name}", off, lost, **(changes if off else {}))
+    listed = [{"name": name, "off": list(off), "round": 1} for name, (off, _) in arms.items()]
+    record = {"schema": "cooperbench.study/1", "study": "study", "parts": FIELDS, "arms": listed}
+    (logs / "study/study.json").write_text(json.dumps(record))
+    return logs / "study"
+
+
+def analysed(folder: Path) -> Ablation:
+    (found,) = analyse_studies([load_folder(arm) for arm in arm_folders(folder)])
+    return found
+
+
+ONE_OFF: dict[str, tuple[tuple[str, ...], int]] = {
+    "all": ((), 0), "no-messages": (("messages",), 1), "no-git": (("git",), 0),
+}  # fmt: skip
+
+
+def test_each_part_is_paired_by_group_and_clustered_by_task(tmp_path: Path) -> None:
+    found = {
+        (one.part, one.measure): one for one in analysed(write_study(tmp_path, ONE_OFF)).effects
+    }
+    messages, git = found["messages", "overall"], found["git", "overall"]
+    assert (messages.with_part, messages.without) == (1.0, 0.5)
+    assert messages.difference.value == 0.5
+    assert (messages.difference.n, messages.difference.clusters) == (24, 8)
+    changes = [
+        Observation(PairKey(repo, task, features), float(place < 1 + task % 2))
+        for repo, tasks in PAIRS.items()
+        for task, groups in tasks.items()
+        for place, features in enumerate(groups)
+    ]
+    assert messages.p == pytest.approx(p_value(changes))
+    assert git.difference.value == pytest.approx(1 / 6)
+    assert messages.p is not None
+    assert git.p is not None
+    assert [messages.p_holm, git.p_holm] == pytest.approx(holm([messages.p, git.p]))
+    assert found["messages", "conflict"].difference.value == -0.5
+    assert found["messages", "merge"].difference.value == 0.5
+    assert found["messages", "individual"].difference.value == 0.0
+    assert found["messages", "cost"].difference.value == pytest.approx(-0.5)
+    assert found["messages", "cost"].p_holm == pytest.approx(2 * 2.0**-7)
+    assert messages.pairs_needed is None
+    assert git.pairs_needed is not None
+    assert git.pairs_needed > 24
+
+
+def test_the_full_factorial_averages_over_the_other_parts(tmp_path: Path) -> None:
+    arms = {**ONE_OFF, "no-messages+git": (("messages", "git"), 2)}
+    found = {(one.part, one.measure): one for one in analysed(write_study(tmp_path, arms)).effects}
+    # Passed of 24: 24 with all, 12 without messages, 20 without git, 4 without both.
+    assert found["messages", "overall"].difference.value == pytest.approx((12 + 16) / 48)
+    assert found["git", "overall"].difference.value == pytest.approx((4 + 8) / 48)
+
+
+def test_repetitions_are_averaged_first(tmp_path: Path) -> None:
+    arms = {**ONE_OFF, "no-messages@2": (("messages",), 0)}
+    found = {(one.part, one.measure): one for one in analysed(write_study(tmp_path, arms)).effects}
+    assert found["messages", "overall"].difference.value == pytest.approx((12 + 4) / 48)
+    assert found["messages", "overall"].difference.n == 24
+
+
+def test_arms_that_differ_in_more_than_their_part_are_refused(tmp_path: Path) -> None:
+    folder = write_study(tmp_path, ONE_OFF, network="public")
+    with pytest.raises(
+        UserError,
+        match=r"^study/no-messages differs from study/all in more than messages: network$",
+    ):
+        analysed(folder)
+
+
+def test_a_study_in_every_command_that_takes_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_study(tmp_path, ONE_OFF)
+    logs = ["--log-dir", str(tmp_path)]
+    assert main(["report", "study", *logs]) == 0
+    out = capsys.readouterr().out
+    assert "What each part is worth: study" in out
+    assert "study/no-git:coop" in out
+    row = next(line for line in out.splitlines() if line.split()[:2] == ["messages", "overall"])
+    assert "+50.0 points [+25.3, +74.7]" in row.replace("\u00a0", " ")
+    assert main(["report", str(folder), "--json", *logs]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [one["study"] for one in content["ablations"]] == ["study"]
+    assert len(content["ablations"][0]["effects"]) == 16
+    assert [run["name"] for run in content["runs"]] == [
+        "study/all",
+        "study/no-messages",
+        "study/no-git",
+    ]
+    assert set(run_names(tmp_path)) == {"study/all", "study/no-messages", "study/no-git"}
+    assert main(["report", "study/no-git", *logs]) == 0
+    assert main(["export", "study/no-git", "--format", "csv", *logs]) == 0
+    assert main(["compare", "study/all", "study/no-git", *logs]) == 0
+    capsys.readouterr()
+    assert main(["compare", "study", "study/all", *logs]) == 2
+    assert "study is an ablation: name one of its arms, e.g. study/all" in capsys.readouterr().err
+    assert main(["report", "study", "--html", str(tmp_path / "page.html"), *logs]) == 0
