@@ -1,0 +1,94 @@
+"""config.json: the choices that make the results of a run comparable, and every call of `run`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cooperbench.records.files import JsonObject, Record, to_object
+
+_NOT_IDENTITY = ("schema", "run_name", "setting", "invocations")
+
+
+class Invocation(msgspec.Struct, kw_only=True, frozen=True):
+    """One call of `cooperbench run`, with the options that may change between calls."""
+
+    time: str
+    version: str
+    """Version of CooperBench."""
+    subset: str | None = None
+    repo: str | None = None
+    task_id: int | None = None
+    features: list[int] | None = None
+    group_sizes: list[int] | None = None
+    groups_per_task: int | None = None
+    seed: int = 0
+    sound_only: bool = False
+    setting: str = "coop"
+    base_url: str | None = None
+    agent_config: str | None = None
+    concurrency: int = 0
+    eval_concurrency: int = 0
+    executor: str = "local"
+    workers: int | None = None
+    pairs_per_job: int | None = None
+    slurm: str | None = None
+    ray_address: str | None = None
+    ray_resources: str | None = None
+    max_cost: float | None = None
+    image_template: str | None = None
+    pull: str | None = None
+    mount: list[str] = msgspec.field(default_factory=list)
+    gpu: str | None = None
+    canary: bool = True
+    auto_eval: bool = True
+    record: bool = False
+    force: bool = False
+
+
+class RunRecord(Record, kw_only=True, frozen=True):
+    """The configuration of a run. All but the first three fields and the calls identify it."""
+
+    SCHEMA: ClassVar[str] = "cooperbench.config/1"
+    SPREAD: ClassVar[str] = "other"
+
+    run_name: str
+    setting: str
+    """Setting of the last call."""
+    agent: str
+    """One agent framework for all agents, or one for each, with commas."""
+    model_name: str | None
+    agent_config_sha256: str | None
+    replay_from: str | None = None
+    """Run whose recorded model answers were replayed."""
+    messaging_enabled: bool
+    git_enabled: bool
+    team_task_list: bool | UnsetType = UNSET
+    """Only in setting team; so are the next five."""
+    team_scratchpad: bool | UnsetType = UNSET
+    team_protocol: bool | UnsetType = UNSET
+    team_mcp: bool | UnsetType = UNSET
+    team_auto_refresh: bool | UnsetType = UNSET
+    team_roles: bool | UnsetType = UNSET
+    backend: str
+    network: str
+    """What agents' sandboxes reach: `none` or `public`."""
+    eval_network: str
+    """What test runs reach: `auto`, `none` or `public`."""
+    step_limit: int | None
+    cost_limit: float | None
+    time_limit_seconds: float | None
+    prompts_sha256: str | None
+    dataset: str | None
+    dataset_revision: str | None
+    other: JsonObject = msgspec.field(default_factory=dict)
+    """Choices of another version of CooperBench; at the top level of the file."""
+    invocations: list[Invocation]
+
+    @property
+    def identity(self) -> JsonObject:
+        """Everything that must be equal for the results of two calls to be in one table."""
+        content = to_object(self)
+        return {name: value for name, value in content.items() if name not in _NOT_IDENTITY}

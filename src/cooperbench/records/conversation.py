@@ -1,0 +1,40 @@
+"""conversation.json: the messages that the agents of one pair sent to each other."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from cooperbench.records.files import Record
+
+
+class ConversationMessage(msgspec.Struct, kw_only=True, frozen=True, rename={
+    "sender": "from", "recipient": "to", "text": "message",
+}):  # fmt: skip
+    """One message, as the harness accepted and delivered it."""
+
+    sequence: int
+    """1, 2, 3, … in the order in which the harness accepted them."""
+    sender: str
+    recipient: str
+    text: str
+    timestamp: str
+    """When the harness accepted it: UTC, ISO 8601."""
+    feature_id: int
+    """Feature of the sender."""
+    sender_step: int
+    """Number of steps that the sender had taken."""
+    delivered_at: str | None
+    """None if the recipient never saw it."""
+    delivered_step: int | None
+    delivered_by: str | None
+    """`context`: as a user message; `command`: by `read_messages` or `send_message --wait`."""
+
+
+class Conversation(Record, kw_only=True, frozen=True):
+    """All messages of one pair."""
+
+    SCHEMA: ClassVar[str] = "cooperbench.conversation/1"
+
+    messages: list[ConversationMessage]

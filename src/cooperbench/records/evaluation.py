@@ -1,0 +1,193 @@
+"""eval.json: the verdict on one pair, with every test run behind it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from cooperbench.records.errors import PairError
+from cooperbench.records.files import Record
+
+SCHEMA = "cooperbench.eval/1"
+
+
+class FeatureTestRun(msgspec.Struct, kw_only=True, frozen=True):
+    """How the tests of one feature went with one patch."""
+
+    success: bool
+    tests_passed: int
+    tests_failed: int
+    tests_skipped: int
+    framework: str | None
+    """Test framework whose output was recognized."""
+    exit_code: int | None
+    """None if nothing was run."""
+    timed_out: bool
+    duration_seconds: float
+    error: str | None
+    """One line; None on success."""
+    flaky_failures: list[str] = msgspec.field(default_factory=list)
+    """Tests that failed but are not required: they also fail sometimes with the golden patch."""
+    missing_tests: list[str] = msgspec.field(default_factory=list)
+    """Tests that pass with the golden patch and were not mentioned here."""
+    skipped_tests: list[str] = msgspec.field(default_factory=list)
+    """Tests that pass with the golden patch and were skipped here."""
+
+
+class DroppedFile(msgspec.Struct, kw_only=True, frozen=True):
+    """A file in an agent's patch that was not evaluated."""
+
+    path: str
+    reason: str
+
+
+class TestTotals(msgspec.Struct, kw_only=True, frozen=True):
+    """Test runs of one patch, summed over the features that it was tested for."""
+
+    __test__ = False
+
+    tests_passed: int
+    tests_failed: int
+    tests_skipped: int
+    success: bool | None
+    """Whether the tests of all these features passed; None if an older file does not say."""
+    error: str | None
+    """The first error, on one line; None on success."""
+    exit_code: int | None
+    """The first exit code other than 0; None if nothing was run."""
+    duration_seconds: float
+    features: dict[int, FeatureTestRun]
+    """The test runs by feature."""
+
+
+class AgentEvaluation(TestTotals, kw_only=True, frozen=True):
+    """One agent's patch alone, against the tests of its own features."""
+
+    __test__ = False
+
+    apply_status: str
+    """Whether the patch could be applied."""
+    dropped_files: list[DroppedFile]
+    patch_sha256: str
+    """Checksum of the patch that was evaluated, without the dropped files."""
+
+
+class MergeEvaluation(TestTotals, kw_only=True, frozen=True):
+    """The merge of all patches, against the tests of all features."""
+
+    __test__ = False
+
+    merge_conflict: bool
+    merge_status: str | None
+    """`clean`, `identical`, `conflict` or `missing_input`, from the plain three-way merge."""
+    strategy: str | None
+    """How the tested merge was made: `plain`, `union` after a conflict, or `none`."""
+    conflicting_files: list[str]
+    detail: str
+    """One line if there is nothing to test."""
+    clean_order: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    """Only after a conflict of three or more patches: an order in which they merge cleanly."""
+    all_orders_tried: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether every order was tried to find a clean one."""
+
+
+class ReferenceOutcome(msgspec.Struct, kw_only=True, frozen=True):
+    """How the golden patch of one feature did under the same conditions."""
+
+    success: bool
+    network: str | None
+    installed: bool
+    """Whether tests run in an image that contains what the runner installs."""
+    tests_passed: int
+    flaky_tests: list[str]
+    error: str | None
+
+
+class Suspicion(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Evidence that the tests may not have decided the verdict."""
+
+    reason: str
+    """`test_process` (a line that interferes with the test process) or `canary`."""
+    agent: str | None = None
+    path: str | None = None
+    line: int | None = None
+    text: str | None = None
+    feature: int | None = None
+    """Feature whose tests passed although they had to fail."""
+
+
+class Evaluation(Record, kw_only=True, frozen=True):
+    """The verdict on one pair.
+
+    In the file, each agent's part stands at the top level under the agent's id. Reading the file
+    of an evaluation that ended in an error (`EvaluationError`) also gives this type.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    SPREAD: ClassVar[str] = "agents"
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("error", "no_reference", "merged", "individual_success", "merge_success"),
+            *("overall_success", "overall_success_strict", "integrated_by_lead", "lead"),
+            *("canary", "suspicious"),
+        )
+    )
+
+    status: str = "completed"
+    """`completed`, `no_reference` (a golden patch does not pass its tests here) or `error`."""
+    repo: str
+    task_id: int
+    features: list[int]
+    setting: str
+    """`coop`, `solo` or `team`."""
+    error: str | None = None
+    """Why there is no verdict."""
+    no_reference: dict[int, str] | None = None
+    """Features without a reference, and why."""
+    agents: dict[str, AgentEvaluation] = msgspec.field(default_factory=dict)
+    """The agents by their ids; at the top level of the file."""
+    merged: MergeEvaluation | None = None
+    individual_success: bool | None = None
+    """Every agent's patch passes the tests of its own features."""
+    merge_success: bool | None = None
+    """A plain git merge has no conflict."""
+    overall_success: bool | None = None
+    """Every patch passes alone, and the merge passes all tests."""
+    overall_success_strict: bool | None = None
+    """Overall success without a textual conflict."""
+    integrated_by_lead: bool | None = None
+    """Only in setting team: the lead's patch alone passes all tests."""
+    lead: TestTotals | None = None
+    """Only in setting team: the lead's patch against the tests of the members' features."""
+    canary: dict[int, str] | str | None = None
+    """For each feature whether a canary confirmed the success; or `off`."""
+    suspicious: list[Suspicion] | None = None
+    eval_network: str
+    """Requested network policy: `auto`, `none` or `public`."""
+    network: str | None
+    """Network that the tests had: `none` or `public`; None if the backend has no policies."""
+    references: dict[int, ReferenceOutcome]
+    """The reference of each feature."""
+    unsound: list[int]
+    """Features whose tests pass without the feature."""
+    key: str
+    """Checksum of everything that the verdict depends on."""
+    image: str
+    image_digest: str
+    test_timeout_seconds: int
+    started_at: str
+    duration_seconds: float
+    version: str
+    """Version of CooperBench that wrote the file."""
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether there is a verdict. Older files have no status."""
+        return self.status == "completed"
+
+
+class EvaluationError(PairError, kw_only=True, frozen=True):
+    """eval.json of an evaluation that ended in an error. It is tried again next time."""
+
+    SCHEMA: ClassVar[str] = SCHEMA

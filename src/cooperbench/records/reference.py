@@ -1,0 +1,72 @@
+"""References: how the golden patch of a feature does, kept in a cache and exchanged as one file."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from cooperbench.records.evaluation import FeatureTestRun
+from cooperbench.records.files import JsonObject, Record
+
+
+class CanaryRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """Hidden tests of which some must fail, and what they do with the golden patch."""
+
+    tests: str = ""
+    """The patch with these tests as Latin-1; empty if none can be made."""
+    changed: list[str] = msgspec.field(default_factory=list)
+    """Names of tests that were changed; empty if a test was added."""
+    failed: list[str] = msgspec.field(default_factory=list)
+    passed: list[str] = msgspec.field(default_factory=list)
+    passed_count: int = 0
+    failed_count: int = 0
+
+
+class ReferenceRecord(Record, kw_only=True, frozen=True):
+    """How the tests of one feature went with its golden patch, under some conditions."""
+
+    SCHEMA: ClassVar[str] = "cooperbench.reference/7"
+
+    question: str
+    """SHA-256 of runner, tests and golden patch."""
+    task: str
+    feature_id: int
+    image_digest: str
+    network: str | None
+    installed: bool
+    """Whether tests ran in an image that contains what the runner installs."""
+    golden: FeatureTestRun
+    """The first run, or the one that passed."""
+    passed_tests: list[str]
+    """Ids of the tests that passed, if the framework gives them."""
+    flaky_tests: list[str] = msgspec.field(default_factory=list)
+    """Tests that did not end the same way each time; they are not required."""
+    base_passes: bool | None = None
+    """Whether the tests pass without the feature; None if that was not tried."""
+    runs: int = 1
+    failed_runs: int = 0
+    canary: CanaryRecord | None = None
+    """None if that was not tried."""
+    time: str = ""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this version wrote it. References of other versions are not used."""
+        return self.schema == self.SCHEMA
+
+
+class ReferencesFile(Record, kw_only=True, frozen=True):
+    """References exported by `cooperbench validate --export`."""
+
+    SCHEMA: ClassVar[str] = "cooperbench.references/7"
+
+    references: list[ReferenceRecord]
+
+    @classmethod
+    def to_file(cls, content: JsonObject) -> JsonObject:
+        """Give each reference its own schema, as in the cache."""
+        schema = ReferenceRecord.SCHEMA
+        return content | {
+            "references": [each | {"schema": schema} for each in content["references"]]
+        }

@@ -1,0 +1,172 @@
+"""result.json: how the agents of one pair ended, what they used, and what came of it.
+
+It is the last file that a pair run writes. A pair whose result.json says `completed` is finished.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import ClassVar
+
+import msgspec
+
+from cooperbench.records.errors import PairError
+from cooperbench.records.files import Record, read
+from cooperbench.storage import PairPaths, read_bytes
+
+SCHEMA = "cooperbench.result/1"
+
+
+class AgentResult(msgspec.Struct, kw_only=True, frozen=True):
+    """How one agent ended, and what it used."""
+
+    agent_id: str
+    """`agent1`, `agent2`, … or `solo`."""
+    feature_ids: list[int]
+    """Features that the agent had to implement."""
+    agent: str
+    """Name of the agent framework."""
+    agent_version: str | None
+    model: str | None
+    """None if the agent does not use a model."""
+    status: str
+    """How it ended: `submitted`, `step_limit`, `sandbox_destroyed`, …"""
+    error: str | None
+    """One line, if it did not end by submitting."""
+    steps: int
+    cost: float
+    """US dollars, without the calls to models whose price is not known."""
+    model_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    """Prompt tokens that the provider had cached."""
+    model_seconds: float
+    """Time spent waiting for models."""
+    unpriced_calls: int
+    """Calls to models whose price is not known."""
+    sandbox_seconds: float
+    """Time spent on commands in the sandbox."""
+    patch_bytes: int
+    patch_sha256: str
+    files_changed: list[str]
+    started_at: str
+    ended_at: str
+    duration_seconds: float
+
+
+class GitUse(msgspec.Struct, kw_only=True, frozen=True):
+    """Use of the shared git remote, each count by agent."""
+
+    pushes: dict[str, int]
+    commits: dict[str, int]
+    bytes: dict[str, int]
+    refused: dict[str, int]
+    """Pushes that were rejected."""
+    bundle: str | None
+    """File with the branches that the agents shared."""
+
+
+class TeamMetrics(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Use of the tools of setting team. A tool that was switched off has no numbers."""
+
+    tasks_total: int | None = None
+    tasks_done: int | None = None
+    unowned_at_end: int | None = None
+    time_to_first_claim_seconds: float | msgspec.UnsetType | None = msgspec.UNSET
+    """None if no task was claimed."""
+    claims_per_agent: dict[str, int] | None = None
+    updates_per_agent: dict[str, int] | None = None
+    claims_lost: int | None = None
+    """Attempts to claim a task that another agent already had."""
+    changes_to_files_of_others_tasks: int | None = None
+    """Files that an agent changed although only tasks of other agents name them."""
+    requests_total: int | None = None
+    requests_answered: int | None = None
+    request_waiting_seconds: float | None = None
+
+
+class PairResult(Record, kw_only=True, frozen=True):
+    """The result of one pair, complete or not.
+
+    Reading the file of a pair that ended in an error (`ResultError`) also gives this type, with
+    the `status` and `error` of that file.
+    """
+
+    SCHEMA: ClassVar[str] = SCHEMA
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("git", "team_features", "metrics"))
+
+    status: str = "completed"
+    """`completed`, or `error`."""
+    run_name: str
+    repo: str
+    task_id: int
+    features: list[int]
+    setting: str
+    """`coop`, `solo` or `team`."""
+    agents: dict[str, AgentResult]
+    """The agents by their ids."""
+    messages: int | None
+    """Number of messages that the agents sent; None if the file does not say."""
+    git: GitUse | None = None
+    """Only with a shared git remote."""
+    team_features: dict[str, bool] | None = None
+    """Only in setting team: its tools, and which of them were on."""
+    metrics: TeamMetrics | None = None
+    """Only in setting team."""
+    cost: float
+    """US dollars, all agents together; so are the next fields."""
+    model_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    model_seconds: float
+    unpriced_calls: int
+    sandbox_seconds: float
+    base_commit: str
+    """Id of the single commit that every agent started from."""
+    backend: str
+    image: str
+    """Name of the task's image."""
+    image_digest: str
+    attempt: int
+    """1 for the first attempt; infrastructure errors are retried."""
+    started_at: str
+    ended_at: str
+    duration_seconds: float
+    error: str | None
+    version: str
+    """Version of CooperBench that wrote the file."""
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the agents came to an end. Older files have no status."""
+        return self.status == "completed"
+
+
+class ResultError(PairError, kw_only=True, frozen=True):
+    """result.json of a pair that ended in an error. The pair is run again next time."""
+
+    SCHEMA: ClassVar[str] = SCHEMA
+
+
+def is_finished(paths: PairPaths) -> bool:
+    """Whether a pair has a complete result, so that it is not run again."""
+    result = read(paths.result, PairResult)
+    return result is not None and bool(result.schema) and result.is_completed
+
+
+def is_undamaged(paths: PairPaths) -> bool:
+    """Whether the patches of a finished pair are still the ones that were collected.
+
+    A patch without a recorded checksum counts as undamaged.
+    """
+    result = read(paths.result, PairResult)
+    agents = result.agents if result is not None else {}
+    for agent_id, agent in agents.items():
+        if not agent.patch_sha256:
+            continue
+        patch = read_bytes(paths.agent(agent_id).patch)
+        if patch is None or sha256(patch).hexdigest() != agent.patch_sha256:
+            return False
+    return True
