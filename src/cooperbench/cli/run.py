@@ -17,7 +17,7 @@ from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.reference import ReferenceStore
 from cooperbench.models import Setting, agent_slots
-from cooperbench.report.summary import deficit_text, summary_text
+from cooperbench.report.summary_text import deficit_text, summary_text
 from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.api import check, run_experiment, select
 from cooperbench.runner.config import RunConfig, make_config, split_values
@@ -270,6 +270,12 @@ def demo(args: argparse.Namespace) -> int:
             )
             + "\n"
         )
+    runs = " ".join(summary["run_name"] for summary in summaries.values())
+    logs = "" if args.log_dir == "logs" else f" --log-dir {args.log_dir}"
+    say(
+        f"\nNext: see what the agents did with `cooperbench view {runs}{logs}`,\n"
+        "or let a model work: `cooperbench run --dataset-dir demo --backend local -m MODEL`.\n"
+    )
     return 1 if any(summary["errors"] for summary in summaries.values()) else 0
 
 

@@ -73,6 +73,18 @@ VERDICTS: Mapping[str, str] = {
     "strict": "overall, and without a textual conflict",
 }
 
+_SOLO_MEANINGS = {
+    "individual": "the agent's patch passes the tests of all its features",
+    "overall": "the same as individual: a single patch is not merged",
+}
+
+
+def verdict_meaning(verdict: str, setting: Setting) -> str:
+    """Return what a verdict means in a setting."""
+    if setting == "solo":
+        return _SOLO_MEANINGS.get(verdict, VERDICTS[verdict])
+    return VERDICTS[verdict]
+
 
 def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
     """One agent's patch merges with nothing."""

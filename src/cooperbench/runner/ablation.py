@@ -14,7 +14,7 @@ from typing import Any
 from cooperbench.errors import UserError
 from cooperbench.models import Pair
 from cooperbench.report.formatting import Table, print_tables
-from cooperbench.report.summary import budget_text, rate_cells
+from cooperbench.report.summary_text import budget_text, rate_cells
 from cooperbench.runner.api import check, config_of_call, price_notes, run, select
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, make_display

@@ -17,7 +17,7 @@ from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.reference import sound_pairs
 from cooperbench.models import Setting, agent_slots
-from cooperbench.report.summary import summary_text
+from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.experiment import Arm, carry_out

@@ -16,7 +16,7 @@ from cooperbench.eval.test_runs import PatchTester, not_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.report.loading import read_pairs
-from cooperbench.report.summary import summary_text
+from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.ablation import named_pairs
 from cooperbench.runner.api import check_backend
 from cooperbench.runner.config import RunConfig, check_type, make_config

@@ -43,7 +43,7 @@ def test_sigkill_at_many_moments_loses_and_repeats_nothing(tmp_path: Path) -> No
         assert not list(folder.rglob(".writing-*"))
     assert not [path for path in (harness.cache / "sandboxes").rglob("*") if path.is_file()]
     _, output = harness.finish()
-    assert "6 of them are finished already" in output
+    assert "6 pairs already finished" in output
     assert harness.results() == after
 
 

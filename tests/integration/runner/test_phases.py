@@ -184,7 +184,7 @@ def test_interrupted_when_the_last_verdict_is_there(tmp_path: Path) -> None:
         before = run.results()
         code, output = run.finish()
         assert code == 0, output
-        assert "finished already" in output
+        assert "already finished" in output
         assert run.results() == before
         assert (run.root / "logs/r/summary.json").exists()
 

@@ -15,7 +15,7 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.report.formatting import hundredths_text
-from cooperbench.report.summary import summary_text
+from cooperbench.report.summary_text import summary_text
 from tests.support.report.factory import Kind, Style, keys_of, layout, share, write_run
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.models import Pair, Task
 from cooperbench.report.loading import load_run
-from cooperbench.report.summary import deficit_text, sandboxes_text, save_summary, summary_text
+from cooperbench.report.summary import save_summary
+from cooperbench.report.summary_text import deficit_text, sandboxes_text, summary_text
 from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths, write_json
 
@@ -127,7 +128,7 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
     text = summary_text(summary, "logs/r")
     assert "3 pairs, 2 evaluated (1 no reference: not part of the rates)" in text
     assert (
-        "no reference  feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x\n"
+        "no reference  submitted  feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x\n"
         in text
     )
     assert "unsound (feature 3)" in text
