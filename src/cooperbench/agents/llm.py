@@ -220,7 +220,7 @@ class Attempts:
     def failed(self, error: Exception, note: Callable[[str], None]) -> float:
         """Seconds to wait before the next attempt; what makes no sense to try again is raised as an error of ours."""
         self.count += 1
-        text = _detail(error)
+        text = error_text(error)
         if final := classify_model_error(error, text, self.model, first_call=self.first_call):
             raise final from error
         now = time.monotonic()
@@ -263,7 +263,7 @@ def classify_model_error(
     return UserError(f"model {model!r}: {problem}: {text}") if problem else None
 
 
-def _detail(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What the provider said, as one line. It is cut last, since half a secret is not recognised."""
     text = _PREFIXES.sub("", " ".join(str(error).split()))
     text = printable(secrets.redact(text)) or type(error).__name__

@@ -21,6 +21,7 @@ from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import AgentSlot, Message, Pair, Setting, Usage
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import CommandResult
+from cooperbench.secrets import redact
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.tools import Tools
 
@@ -85,6 +86,8 @@ class AgentSession:
         self._asked_at: float | None = None
         """When the model was asked that has not answered yet."""
         self._failing_since: float | None = None
+        self.model_error = ""
+        """Why the latest model call failed, as one line."""
 
     @property
     def teammates(self) -> tuple[str, ...]:
@@ -263,7 +266,7 @@ class AgentSession:
         if self._asked_at is not None and not concurrent:
             self._outage_seconds += now - self._asked_at
             self._failing_since = self._failing_since or now
-            self.on_outage(f"{self.model} fails")
+            self.on_outage(self._outage_text())
             if now - self._failing_since >= retry_timeout_seconds():
                 raise InfraError(
                     f"model {self.model!r} has failed for {retry_timeout_seconds():g} s"
@@ -272,6 +275,12 @@ class AgentSession:
         self._check(self.usage.cost)
         self._asked_at = now
         self.report_progress("waiting for the model")
+
+    def _outage_text(self) -> str:
+        """Return which model fails, where, and why, for the people who wait for it."""
+        server = f" at {redact(self.base_url)}" if self.base_url else ""
+        reason = self.model_error or "it does not answer"
+        return f"{self.model}{server} fails: {reason}"
 
     def model_answered(self) -> None:
         """Be it that it refused: what is waited for from now on is not the provider."""

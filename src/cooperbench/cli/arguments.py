@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 
 from cooperbench.models import MAX_AGENTS
 from cooperbench.report import METHODS
-from cooperbench.runner.options import Option, RunOptions
+from cooperbench.runner.options import (
+    DEFAULTS,
+    FLAG,
+    LIST,
+    OPTIONS,
+    POSITIVE_INTEGER,
+    POSITIVE_NUMBER,
+    ValueType,
+)
 from cooperbench.text import printable
 
 N = TypeVar("N", int, float)
@@ -36,6 +44,10 @@ def number(
 
 whole_above_zero = number(int, "a whole number above 0", lambda value: value > 0)
 above_zero = number(float, "a number above 0", lambda value: 0 < value < math.inf)
+_PARSERS: dict[ValueType, Callable[[str], Any]] = {
+    POSITIVE_INTEGER: whole_above_zero,
+    POSITIVE_NUMBER: above_zero,
+}
 _listed = number(int, "a number", lambda value: value >= 0)
 _task = number(int, "a task's number, e.g. 12 or task12", lambda value: value >= 0)
 
@@ -102,34 +114,28 @@ def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
     add_logs_argument(parser)
 
 
-def add_option(group: argparse._ActionsContainer, name: str, **other: Any) -> None:
-    """The argument of an option of a run, as `RunOptions` declares it; `other`: what is different about it here."""
-    field = RunOptions.__dataclass_fields__[name]
-    option: Option = field.metadata["option"]
-    default = field.default if option.cli_default is None else option.cli_default
-    flags = [word for word in option.words.split() if word.startswith("-")]
-    metavar = next((word for word in option.words.split() if word not in flags), None)
+def add_option(group: argparse._ActionsContainer, name: str, **overrides: Any) -> None:
+    """Add the argument of a run option; `overrides` replace what `RunOptions` declares."""
+    option = OPTIONS[name]
+    default = DEFAULTS[name] if option.cli_default is None else option.cli_default
     settings: dict[str, Any] = {"dest": name, "help": option.help}
-    if isinstance(default, bool):
-        settings["action"] = f"store_{str(not default).lower()}"
-    elif field.type == "bool | None":
+    if option.type is FLAG and option.optional:
         settings |= {"action": argparse.BooleanOptionalAction, "default": None}
-    elif default == ():
-        settings |= {"action": "append", "metavar": metavar}
+    elif option.type is FLAG:
+        settings["action"] = "store_false" if default else "store_true"
+    elif option.type is LIST:
+        settings |= {"action": "append", "metavar": option.metavar}
     else:
         if default is not None and "default:" not in option.help:
             settings["help"] += " (default: %(default)s)"
-        numbers = {"int": whole_above_zero, "float": above_zero}
-        kind = numbers.get(str(field.type).partition(" ")[0], str)
-        # The user's settings may have other defaults of these.
-        default = None if name in ("backend", "eval_network") else default
         settings |= {
-            "default": default,
-            "type": kind,
+            # The user's settings may have other defaults for these two.
+            "default": None if name in ("backend", "eval_network") else default,
+            "type": _PARSERS.get(option.type, str),
             "choices": option.choices,
-            "metavar": metavar,
+            "metavar": option.metavar,
         }
-    group.add_argument(*flags, **settings | other)
+    group.add_argument(*option.flags, **settings | overrides)
 
 
 def print_line(line: str) -> None:

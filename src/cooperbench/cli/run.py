@@ -24,7 +24,7 @@ from cooperbench.runner.config import RunConfig, make_config, split_values
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.evaluate import EVALUATION_OPTIONS, evaluation_arms
 from cooperbench.runner.experiment import carry_out
-from cooperbench.runner.options import GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
+from cooperbench.runner.options import ARGUMENT_GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.prompts import task_prompt
@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_selection_arguments(parser)
     group: argparse._ActionsContainer = parser
     for name, option in OPTIONS.items():
-        if name in GROUPS:
-            group = parser.add_argument_group(GROUPS[name])
-        if option.words:
+        if name in ARGUMENT_GROUPS:
+            group = parser.add_argument_group(ARGUMENT_GROUPS[name])
+        if option.flags:
             arguments.add_option(group, name)
     group.add_argument(
         "--dry-run", action="store_true", help="check everything and say what would be run"
@@ -93,8 +93,10 @@ def given_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def config_of(args: argparse.Namespace) -> RunConfig:
     network = args.eval_network or default_eval_network()
-    name = checked_run_name(args.name or automatic_name(args))
-    return make_config(given_options(args) | {"run_name": name, "eval_network": network})
+    name = automatic_name(args) if args.name is None else args.name
+    return make_config(
+        given_options(args) | {"run_name": checked_run_name(name), "eval_network": network}
+    )
 
 
 def automatic_name(args: argparse.Namespace) -> str:
@@ -288,7 +290,7 @@ def prompts(args: argparse.Namespace) -> int:
             slot,
             config.setting,
             messaging=config.messaging_enabled,
-            git=bool(config.git_enabled),
+            git=config.shares_git,
             limits=config.limits,
             features=config.team_features,
             prompts_dir=config.prompts_dir,

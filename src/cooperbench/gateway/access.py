@@ -203,6 +203,7 @@ class Access:
                 raise
             except Exception as error:
                 concurrent = False
+                self.session.model_error = llm.error_text(_cause(error))
                 try:
                     pause = attempts.failed(_cause(error), self.session.note)
                 except AgentFailure as fault:

@@ -21,6 +21,7 @@ from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.runner.model_server import check_model_servers
 from cooperbench.runner.options import RunOptions
 from cooperbench.secrets import load_env_file
 from cooperbench.settings import DEFAULT_BACKEND
@@ -93,7 +94,7 @@ def select(config: RunConfig) -> tuple[Arm, tuple[str, ...]]:
     """What a call asks for, and what is to be said about it."""
     found = select_pairs(config.dataset_dir, config)
     notes = found.notes
-    if config.git_enabled and config.setting == "solo":
+    if config.shares_git and config.setting == "solo":
         notes += (
             "--git is for coop and team; in solo there is nobody to share with, it is ignored",
         )
@@ -125,7 +126,8 @@ def check(arm: Arm) -> Arm:
                 )
     arm = arm.planned()
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
-    for one in dict.fromkeys(one for pair in one_of_each_size for one in config.agent_specs(pair)):
+    specs = dict.fromkeys(one for pair in one_of_each_size for one in config.agent_specs(pair))
+    for one in specs:
         agent: Any = get_agent(one.agent)()
         if hasattr(agent, "check"):
             agent.check(one.config_path, pairs, config.setting)
@@ -133,6 +135,9 @@ def check(arm: Arm) -> Arm:
         if one.model and asks and hasattr(agent, "check_model"):
             given = {"base_url": one.base_url} if one.base_url else {}
             agent.check_model(one.model, one.config_path, **given)
+    # Jobs of a cluster check it on their own node.
+    if arm.to_run and config.executor == "local" and not config.replay_from:
+        check_model_servers(specs)
     return arm
 
 

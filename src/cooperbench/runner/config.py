@@ -1,4 +1,7 @@
-"""What an experiment is: the choices that make its results comparable, and what may change between two calls."""
+"""The configuration of one call of `run` or `evaluate`: checked values, absolute paths, agent specs.
+
+config.json keeps it. Part of it, the identity, must stay the same within an experiment.
+"""
 
 from __future__ import annotations
 
@@ -7,314 +10,414 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
+from cooperbench.agents.model_names import with_vendor
 from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, agent_slots
-from cooperbench.runner.options import EXECUTORS, OPTIONS, REPLAY_MODEL, TEAM_PARTS, RunOptions
-from cooperbench.storage import ExperimentPaths, read_json, utc_now, write_json
-from cooperbench.text import plural
+from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, RunOptions
+from cooperbench.storage import (
+    ExperimentPaths,
+    PairPaths,
+    is_finished,
+    read_json,
+    utc_now,
+    write_json,
+)
+from cooperbench.text import plural, printable
 
 T = TypeVar("T")
 SCHEMA = "cooperbench.config/1"
-_TYPES = {
-    "str": (str,),
-    "str | Path": (str, Path),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-}
-_CALLED = {"str": "a name", "str | Path": "a path", "int": "a whole number", "float": "a number"}
-_FOR_JOBS = ("workers", "pairs_per_job", "slurm", "ray_address", "ray_resources")
+_REPEATED_OPTIONS = (
+    "agent",
+    "messaging_enabled",
+    "git_enabled",
+    "step_limit",
+    "cost_limit",
+    "time_limit_seconds",
+)
+"""Options that a replay takes over from the recorded run."""
 
 
 class AgentSpec(NamedTuple):
-    """What works in one slot."""
+    """The agent in one slot, with its model and configuration."""
 
     agent: str
     model: str | None
-    """None where the agent asks no model."""
+    """With its vendor; None if the agent does not use a model."""
     config_path: Path | None
     base_url: str | None = None
 
 
 @dataclass(frozen=True)
 class RunConfig(RunOptions):
-    """One call of `run`, or of `evaluate`, checked."""
+    """The checked configuration of one call."""
 
     evaluate_only: bool = False
-    """No agent works: the results are there, and are judged."""
+    """No agent runs: existing results are evaluated."""
 
     def __post_init__(self) -> None:
+        values = vars(self)
         for name, option in OPTIONS.items():
-            value, annotation = getattr(self, name), str(self.__dataclass_fields__[name].type)
-            chosen = value is not None or not annotation.endswith(" | None")
-            if option.choices and chosen and value not in option.choices:
-                raise UserError(
-                    f"{name} is {value!r}; it must be one of {', '.join(option.choices)}"
-                )
-            check_type(name, value, annotation)
-            if (
-                option.words
-                and annotation.startswith(("int", "float"))
-                and value is not None
-                and value <= 0
-            ):
-                raise UserError(f"{name} is {value}; it must be above 0")
-        if self.git_enabled is None:
-            object.__setattr__(self, "git_enabled", self.setting == "team")
-        for name in _FOR_JOBS:
-            owner = name.partition("_")[0]
-            wrong = self.executor == "local" or (owner in EXECUTORS and owner != self.executor)
-            if wrong and getattr(self, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} is not for --executor {self.executor}")
+            option.check(name, values[name])
+        self._check_job_options()
+        for url in self.base_urls:
+            if url is not None:
+                _check_base_url(url)
         for path in self.agent_config_paths:
-            if path and not path.exists():
+            if path is not None and not path.exists():
                 raise UserError(f"{path}: no such agent config")
         if self.prompts_dir is not None and not any(self.prompts_dir.glob("*.j2")):
-            raise UserError(f"{self.prompts_dir}: no folder with templates (*.j2)")
+            raise UserError(f"{self.prompts_dir}: not a folder with templates (*.j2)")
         if self.setting == "solo":
             self._agent_specs(1, "setting solo")
 
+    def _check_job_options(self) -> None:
+        """Raise UserError for an option that the executor does not have."""
+        executors_by_option = {
+            "workers": ("slurm", "ray"),
+            "pairs_per_job": ("slurm", "ray"),
+            "slurm": ("slurm",),
+            "ray_address": ("ray",),
+            "ray_resources": ("ray",),
+        }
+        values = vars(self)
+        for name, executors in executors_by_option.items():
+            if values[name] is not None and self.executor not in executors:
+                raise UserError(f"--{name.replace('_', '-')} is not for --executor {self.executor}")
+
     @property
     def paths(self) -> ExperimentPaths:
+        """The files of the experiment."""
         return ExperimentPaths(self.logs_dir, self.run_name)
 
     @property
     def limits(self) -> Limits:
-        """Of one agent."""
+        """The limits of each agent."""
         return Limits(self.step_limit, self.cost_limit, self.time_limit_seconds)
 
     @property
     def max_jobs(self) -> int:
-        """At once, on a cluster."""
+        """Maximum number of cluster jobs at once."""
         return self.workers or self.concurrency
 
     @property
+    def shares_git(self) -> bool:
+        """Whether agents share a git remote; by default they do in setting team."""
+        if self.git_enabled is None:
+            return self.setting == "team"
+        return self.git_enabled
+
+    @property
     def backend_options(self) -> dict[str, object]:
-        """Those that are given, for `get_backend`."""
-        given = {
-            one.for_backend: getattr(self, name) for name, one in OPTIONS.items() if one.for_backend
+        """Keywords for `get_backend`, without those that have no value."""
+        options = {
+            "image_template": self.image_template,
+            "pull": self.pull,
+            "mounts": self.mount,
+            "gpu": self.gpu,
         }
-        return {keyword: value for keyword, value in given.items() if value}
+        return {keyword: value for keyword, value in options.items() if value}
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """One for all slots, or one for each, the first agent1's; so are the next three."""
+        """One agent for all slots, or one per slot."""
         return split_values(self.agent, "agents")
 
     @property
     def models(self) -> tuple[str | None, ...]:
-        return (None,) if self.model is None else split_values(self.model, "models")
+        """One model for all slots, or one per slot."""
+        if self.model is None:
+            return (None,)
+        return split_values(self.model, "models")
 
     @property
     def base_urls(self) -> tuple[str | None, ...]:
-        return tuple(part.strip() or None for part in (self.base_url or "").split(","))
+        """One server for all slots, or one per slot; None is the vendor's own."""
+        urls = (self.base_url or "").split(",")
+        return tuple(url.strip() or None for url in urls)
 
     @property
     def agent_config_paths(self) -> tuple[Path | None, ...]:
-        """A path that exists as it stands may have commas in its name. An empty part is a slot without a config."""
+        """One agent config for all slots, or one per slot; None for a slot without one.
+
+        A path that exists is taken as it is, because its name may contain commas.
+        """
         text = self.agent_config
         if text is None:
             return (None,)
         if isinstance(text, Path) or "," not in text or Path(text).exists():
             return (Path(text),)
-        return tuple(Path(part.strip()) if part.strip() else None for part in text.split(","))
+        parts = [part.strip() for part in text.split(",")]
+        return tuple(Path(part) if part else None for part in parts)
 
     @property
-    def own_files(self) -> tuple[Path, ...]:
-        """Of the user, which agents are given or told."""
-        return tuple(filter(None, (*self.agent_config_paths, self.prompts_dir)))
+    def user_files(self) -> tuple[Path, ...]:
+        """Files and folders of the user that agents need."""
+        paths = (*self.agent_config_paths, self.prompts_dir)
+        return tuple(path for path in paths if path is not None)
 
     @property
     def model_name(self) -> str | None:
-        """The models that are asked: one for all slots, or those of the slots with an agent that asks one, in order."""
-        asking = [uses_model(agent) for agent in self.agents]
-        asked = self.models if any(asking) else ()
-        if len(asking) == len(asked):
-            asked = tuple(model for model, asks in zip(asked, asking, strict=True) if asks)
-        return ",".join(model for model in asked if model) or None
-
-    def agent_specs(self, pair: Pair) -> tuple[AgentSpec, ...]:
-        """Who works on a pair, slot by slot."""
-        return self._agent_specs(len(agent_slots(pair, self.setting)), pair.label)
-
-    def _agent_specs(self, slots: int, whose: str) -> tuple[AgentSpec, ...]:
-        agents = _per_slot(self.agents, slots, "agent", whose)
-        models = _per_slot(self.models, slots, "model", whose)
-        configs = _per_slot(self.agent_config_paths, slots, "agent config", whose)
-        urls = _per_slot(self.base_urls, slots, "base URL", whose)
-        return tuple(
-            AgentSpec(agent, model if uses_model(agent) else None, config, url)
-            for agent, model, config, url in zip(agents, models, configs, urls, strict=True)
-        )
+        """The models in use: one for all slots, or those of the slots whose agent uses a model."""
+        models = list(self.models)
+        uses = [uses_model(agent) for agent in self.agents]
+        if not any(uses):
+            return None
+        if len(models) == len(uses):
+            models = [model for model, used in zip(models, uses, strict=True) if used]
+        return ",".join(model for model in models if model) or None
 
     @property
     def team_features(self) -> dict[str, bool]:
-        """The parts of setting team, and which of them are on; empty in other settings."""
+        """The parts of setting team and whether they are on; empty in other settings."""
         if self.setting != "team":
             return {}
-        return {part: bool(getattr(self, field)) for part, field in TEAM_PARTS.items()}
+        return {
+            "messages": self.messaging_enabled,
+            "git": self.shares_git,
+            "task_list": self.team_task_list,
+            "scratchpad": self.team_scratchpad,
+            "protocol": self.team_protocol,
+            "mcp": self.team_mcp,
+            "auto_refresh": self.team_auto_refresh,
+            "roles": self.team_roles,
+        }
+
+    def agent_specs(self, pair: Pair) -> tuple[AgentSpec, ...]:
+        """Return the agents of a pair, in the order of its slots."""
+        return self._agent_specs(len(agent_slots(pair, self.setting)), pair.label)
+
+    def _agent_specs(self, slots: int, owner: str) -> tuple[AgentSpec, ...]:
+        """Return the agents of so many slots; `owner` names them in errors."""
+        agents = _one_per_slot(self.agents, slots, "agent", owner)
+        models = _one_per_slot(self.models, slots, "model", owner)
+        configs = _one_per_slot(self.agent_config_paths, slots, "agent config", owner)
+        urls = _one_per_slot(self.base_urls, slots, "base URL", owner)
+        specs = []
+        for agent, model, config, url in zip(agents, models, configs, urls, strict=True):
+            used_model = None
+            if uses_model(agent) and model is not None:
+                used_model = with_vendor(model)
+            specs.append(AgentSpec(agent, used_model, config, url))
+        return tuple(specs)
 
     def recording(self, pair: Pair, agent_id: str) -> Path | None:
-        """Where an agent's answers come from, if from no model."""
+        """Return the recorded exchanges that an agent replays; None if it uses a model."""
         if self.replay_from is None:
             return None
         recorded = ExperimentPaths(self.logs_dir, self.replay_from)
         return recorded.pair(pair, self.setting).agent(agent_id).exchanges
 
     def identity(self) -> dict[str, Any]:
-        """What must stay the same for results to stand in one table."""
-        prepared = read_json(self.dataset_dir / ".cooperbench.json") or {}
-        digests = ["none" if path is None else _digest(path) for path in self.agent_config_paths]
+        """Return the values that must stay the same for results to be comparable."""
+        dataset = read_json(self.dataset_dir / ".cooperbench.json") or {}
         return {
             "agent": ",".join(self.agents),
             "model_name": self.model_name,
-            "agent_config_sha256": None if digests == ["none"] else ",".join(digests),
-            **self._recorded("identity"),
+            "agent_config_sha256": self._agent_configs_digest(),
+            **self._recorded_options("identity"),
             "prompts_sha256": self._prompts_digest(),
             "dataset": self.dataset_dir.name,
-            "dataset_revision": prepared.get("revision"),
+            "dataset_revision": dataset.get("revision"),
         }
+
+    def _agent_configs_digest(self) -> str | None:
+        if self.agent_config is None:
+            return None
+        return ",".join(_digest(path) for path in self.agent_config_paths)
 
     def _prompts_digest(self) -> str | None:
         if self.prompts_dir is None:
             return None
-        texts = [
-            path.name.encode() + path.read_bytes() for path in sorted(self.prompts_dir.glob("*.j2"))
-        ]
+        templates = sorted(self.prompts_dir.glob("*.j2"))
+        texts = [path.name.encode() + path.read_bytes() for path in templates]
         return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
-    def _recorded(self, where: str) -> dict[str, Any]:
-        values = {
-            name: getattr(self, name)
-            for name, option in OPTIONS.items()
-            if option.recorded == where and (self.setting == "team" or not name.startswith("team_"))
-        }
-        return {
-            name: str(value) if isinstance(value, Path) else value for name, value in values.items()
-        }
+    def _recorded_options(self, section: str) -> dict[str, Any]:
+        """Return the options that a section of config.json has."""
+        values = {**vars(self), "git_enabled": self.shares_git}
+        recorded = {}
+        for name, option in OPTIONS.items():
+            is_other_setting = name.startswith("team_") and self.setting != "team"
+            if option.recorded == section and not is_other_setting:
+                value = values[name]
+                recorded[name] = str(value) if isinstance(value, Path) else value
+        return recorded
 
     def check_against_disk(self) -> None:
-        stored = self._stored()
-        different = [
-            f"{key}: {stored.get(key)!r} → {value!r}"
+        """Raise UserError if the experiment has results of another configuration."""
+        saved = self._saved_config()
+        differences = [
+            f"{key}: {saved[key]!r} → {value!r}"
             for key, value in self.identity().items()
-            # A part of setting team is not recorded for the others, which may be in the same experiment.
-            if key in stored and stored[key] != value
+            # Parts of setting team are not recorded for other settings of the same experiment.
+            if key in saved and saved[key] != value
         ]
-        begun = self.paths.settings_on_disk() or self.paths.jobs_record.exists()
-        if different and begun:
+        if differences and (has_results(self.paths) or self.paths.jobs_record.exists()):
             raise UserError(
-                f"experiment {self.run_name!r} was started with another configuration ({'; '.join(different)}); "
-                "take another name (-n) or the same settings"
+                f"experiment {self.run_name!r} was started with another configuration "
+                f"({'; '.join(differences)}); choose another name (-n) or use the same settings"
             )
 
     def save(self) -> None:
-        call = {"time": utc_now(), "version": __version__, **self._recorded("invocation")}
-        write_json(
-            self.paths.config,
-            {
-                "schema": SCHEMA,
-                "run_name": self.run_name,
-                "setting": self.setting,
-                **self.identity(),
-                "invocations": [*self._stored().get("invocations", []), call],
-            },
-        )
+        """Write config.json, with this call added to its invocations."""
+        call = {"time": utc_now(), "version": __version__, **self._recorded_options("invocation")}
+        content = {
+            "schema": SCHEMA,
+            "run_name": self.run_name,
+            "setting": self.setting,
+            **self.identity(),
+            "invocations": [*self._saved_config().get("invocations", []), call],
+        }
+        write_json(self.paths.config, content)
 
-    def _stored(self) -> dict[str, Any]:
-        """Empty where the experiment is new."""
+    def _saved_config(self) -> dict[str, Any]:
+        """Return the content of config.json; empty if the experiment is new."""
         if not self.paths.config.exists():
             return {}
-        stored = read_json(self.paths.config)
-        if stored is None or stored.get("schema") != SCHEMA:
+        saved = read_json(self.paths.config)
+        if saved is None or saved.get("schema") != SCHEMA:
             raise UserError(
-                f"{self.paths.config} is no configuration of this version: take another -n"
+                f"{self.paths.config} is not a configuration of this version; choose another -n"
             )
-        return stored
+        return saved
 
 
-def check_type(name: str, value: object, annotation: str) -> None:
-    """UserError for a value that is not what the annotation says, as far as that is a simple type."""
-    declared = annotation.removesuffix(" | None")
-    kinds, is_no_bool = _TYPES.get(declared, (object,)), declared in _CALLED
-    right = isinstance(value, kinds) and not (is_no_bool and isinstance(value, bool))
-    if not right and (value is not None or declared == annotation):
-        raise UserError(f"{name} is {value!r}; it must be {_CALLED.get(declared, 'True or False')}")
+def has_results(paths: ExperimentPaths) -> bool:
+    """Return whether any pair of the experiment has a complete result."""
+    for setting in paths.settings_on_disk():
+        for result in (paths.root / setting).glob("*/*/*/result.json"):
+            if is_finished(PairPaths(result.parent)):
+                return True
+    return False
 
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """Of what the command line, or the caller of `run` or `evaluate`, has given; the rest are defaults."""
+    """Return the configuration for these options; options that are missing have their defaults.
+
+    Relative paths are resolved here and nowhere else: other machines have another working directory.
+    """
     if values.get("replay_from") or values.get("agent") == REPLAY_MODEL:
-        values = _as_recorded(values)
-    lists = {name: values.get(name) for name in ("features", "group_sizes")}
-    for name, value in lists.items():
-        is_list = isinstance(value, Iterable) and all(type(one) is int for one in value)
-        if value is not None and not is_list:
-            raise UserError(f"{name} is {value!r}; it must be a list of whole numbers, e.g. [1, 2]")
-    return RunConfig(
-        **{
-            **values,
-            "dataset_dir": resolve_dataset_dir(values["dataset_dir"]),
-            "logs_dir": Path(values["logs_dir"]),
-            **{name: None if value is None else tuple(value) for name, value in lists.items()},
-            "mount": (mount,)
-            if isinstance(mount := values.get("mount"), str)
-            else tuple(mount or ()),
-            "prompts_dir": Path(values["prompts_dir"]) if values.get("prompts_dir") else None,
-        }
-    )
+        values = _with_recorded_options(values)
+    resolved = {
+        **values,
+        "dataset_dir": resolve_dataset_dir(values["dataset_dir"]).absolute(),
+        "logs_dir": _absolute(values["logs_dir"]),
+        "features": _integers("features", values.get("features")),
+        "group_sizes": _integers("group_sizes", values.get("group_sizes")),
+        "mount": _absolute_mounts(values.get("mount")),
+    }
+    if values.get("prompts_dir"):
+        resolved["prompts_dir"] = _absolute(values["prompts_dir"])
+    if values.get("agent_config"):
+        resolved["agent_config"] = _absolute_agent_config(values["agent_config"])
+    return RunConfig(**resolved)
 
 
-def _as_recorded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With the agents and models of the run that is repeated, and what agents are told about limits and teammates."""
-    name, logs_dir = values.get("replay_from"), Path(values["logs_dir"])
-    if not name or values["agent"] != REPLAY_MODEL:
+def relative_to_cwd(path: Path) -> str:
+    """Return a path for people: relative if it is below the working directory."""
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def _absolute(path: str | Path) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _absolute_agent_config(value: object) -> object:
+    """Return one absolute path, or several separated by commas."""
+    if isinstance(value, Path):
+        return _absolute(value)
+    if not isinstance(value, str):
+        return value  # `RunConfig` reports it
+    if "," not in value or Path(value).exists():
+        return str(_absolute(value))
+    parts = [part.strip() for part in value.split(",")]
+    return ",".join(str(_absolute(part)) if part else "" for part in parts)
+
+
+def _absolute_mounts(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return `SOURCE:TARGET[:rw]` with an absolute source; the backend checks the rest."""
+    mounts = (value,) if isinstance(value, str) else tuple(value or ())
+    absolute = []
+    for mount in mounts:
+        source, colon, target = mount.partition(":")
+        if source and target:
+            source = str(_absolute(source))
+        absolute.append(f"{source}{colon}{target}")
+    return tuple(absolute)
+
+
+def _integers(name: str, value: object) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, Iterable):
+        numbers = tuple(value)
+        if all(type(number) is int for number in numbers):
+            return numbers
+    raise UserError(f"{name} is {value!r}; it must be a list of whole numbers, e.g. [1, 2]")
+
+
+def _check_base_url(url: str) -> None:
+    """Raise UserError unless this is an absolute HTTP URL."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number
+        is_valid = False
+    if not is_valid:
         raise UserError(
-            f"-a {REPLAY_MODEL} and --from RUN go together: the run whose agents work again"
+            f"--base-url {printable(url)!r} is not a URL; write it like http://localhost:8000/v1"
         )
-    stored = read_json(ExperimentPaths(logs_dir, name).config)
-    if stored is None or stored.get("schema") != SCHEMA:
-        raise UserError(f"there is no run {name!r} in {logs_dir}")
-    names = (
-        "agent",
-        "messaging_enabled",
-        "git_enabled",
-        "step_limit",
-        "cost_limit",
-        "time_limit_seconds",
-    )
-    same = {key: stored[key] for key in names} | {"model": stored["model_name"]}
-    return {**values, **same, "agent_config": stored["invocations"][-1]["agent_config"]}
 
 
-def split_values(text: str, what: str) -> tuple[str, ...]:
+def _with_recorded_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with agents, models and limits of the run that is replayed."""
+    run_name = values.get("replay_from")
+    logs_dir = Path(values["logs_dir"])
+    if not run_name or values["agent"] != REPLAY_MODEL:
+        raise UserError(
+            f"-a {REPLAY_MODEL} and --from RUN belong together: RUN is the run to replay"
+        )
+    saved = read_json(ExperimentPaths(logs_dir, run_name).config)
+    if saved is None or saved.get("schema") != SCHEMA:
+        raise UserError(f"there is no run {run_name!r} in {logs_dir}")
+    recorded = {name: saved[name] for name in _REPEATED_OPTIONS}
+    recorded["model"] = saved["model_name"]
+    recorded["agent_config"] = saved["invocations"][-1]["agent_config"]
+    return {**values, **recorded}
+
+
+def split_values(text: str, noun: str) -> tuple[str, ...]:
+    """Split `x,y`; UserError if there is nothing before or after a comma."""
     values = tuple(part.strip() for part in text.split(","))
     if not all(values):
-        raise UserError(f"{text!r} is no list of {what}: there is nothing before or after a comma")
+        raise UserError(f"{text!r} is not a list of {noun}: a value next to a comma is missing")
     return values
 
 
-def _per_slot(values: tuple[T, ...], slots: int, noun: str, whose: str) -> tuple[T, ...]:
-    """One for each slot; `whose` names them in the error for a wrong number."""
+def _one_per_slot(values: tuple[T, ...], slots: int, noun: str, owner: str) -> tuple[T, ...]:
+    """Return one value per slot; `owner` names the slots in the error for a wrong number."""
     if len(values) == 1:
         return values * slots
-    if len(values) != slots:
-        given = ",".join("" if value is None else str(value) for value in values)
-        advice = "give one" if slots == 1 else "give one for all or one for each, with commas"
-        raise UserError(
-            f"{plural(len(values), noun)} ({given}) for {plural(slots, 'agent slot')} in {whose}; {advice}"
-        )
-    return values
-
-
-def _digest(config: Path) -> str:
-    return (
-        f"folder {config.name}"
-        if config.is_dir()
-        else hashlib.sha256(config.read_bytes()).hexdigest()
+    if len(values) == slots:
+        return values
+    shown = ",".join("" if value is None else str(value) for value in values)
+    advice = "give one" if slots == 1 else "give one for all or one for each, with commas"
+    raise UserError(
+        f"{plural(len(values), noun)} ({shown}) for {plural(slots, 'agent slot')} in {owner}; {advice}"
     )
+
+
+def _digest(config: Path | None) -> str:
+    if config is None:
+        return "none"
+    if config.is_dir():
+        return f"folder {config.name}"
+    return hashlib.sha256(config.read_bytes()).hexdigest()

@@ -19,9 +19,10 @@ from cooperbench.report.loading import read_pairs
 from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.ablation import named_pairs
 from cooperbench.runner.api import check_backend
-from cooperbench.runner.config import RunConfig, check_type, make_config
+from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.runner.options import INTEGER, PATH, POSITIVE_INTEGER, TEXT
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.settings import DEFAULT_BACKEND, check_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths, is_finished, read_json
@@ -126,15 +127,20 @@ def run_patch_test(
 
     `status` is `no_reference` where the golden patch itself does not pass: then the answer says nothing.
     """
-    for name, value in locals().items():
-        check_type(name, value, run_patch_test.__annotations__[name])
+    TEXT.check("repo_name", repo_name)
+    INTEGER.check("task_id", task_id)
+    INTEGER.check("feature_id", feature_id)
+    POSITIVE_INTEGER.check("timeout", timeout)
+    TEXT.check("backend", backend)
+    if agent_patch is not None:
+        PATH.check("agent_patch", agent_patch)
+    if dataset_dir is not None:
+        PATH.check("dataset_dir", dataset_dir)
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:
         raise UserError(
             f"{task.label} has no feature {feature_id}; there are: {', '.join(map(str, task.feature_ids))}"
         )
-    if timeout < 1:
-        raise UserError(f"timeout is {timeout}; it must be at least 1")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxManager(backends.get_backend(backend)) as sandboxes:

@@ -1,5 +1,8 @@
-"""The options of a run, each declared once: a field of `RunOptions` gives the argument of `cooperbench run`, the check
-of its value and its place in config.json."""
+"""The options of a run, each declared once.
+
+A field of `RunOptions` is a keyword of `cooperbench.run`, an argument of `cooperbench run`, and an
+entry of config.json. Its `Option` says which values are accepted and how they are given and recorded.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from cooperbench.errors import UserError
 from cooperbench.models import EVAL_NETWORKS, SETTINGS, EvalNetwork, Setting
 from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import BACKEND_DEFAULT, DEFAULT_BACKEND
@@ -16,232 +20,429 @@ from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 EXECUTORS = ("local", "slurm", "ray")
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
 REPLAY_MODEL = "replay_model"
-"""In the place of an agent: those of another run (`--from`), with recorded answers in the place of their models."""
-GROUPS = {
+"""Given instead of an agent: repeat the agents of another run (`--from`) with its recorded answers."""
+ARGUMENT_GROUPS = {
     "setting": "who works, and how",
     "backend": "where, and how much",
     "canary": "what happens",
 }
-"""Titles in `cooperbench run --help`, each with the first option under it."""
+"""Titles in `cooperbench run --help`, by the first option of each group."""
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """The values that an option accepts."""
+
+    description: str
+    python_types: tuple[type, ...]
+    must_be_positive: bool = False
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UserError unless the value has one of the types and is in the accepted range."""
+        is_accepted = isinstance(value, self.python_types)
+        if isinstance(value, bool) and bool not in self.python_types:
+            is_accepted = False  # bool is a subclass of int
+        if not is_accepted:
+            raise UserError(f"{name} is {value!r}; it must be {self.description}")
+        if self.must_be_positive and value <= 0:
+            raise UserError(f"{name} is {value}; it must be above 0")
+
+
+TEXT = ValueType("a name", (str,))
+PATH = ValueType("a path", (str, Path))
+FLAG = ValueType("True or False", (bool,))
+INTEGER = ValueType("a whole number", (int,))
+POSITIVE_INTEGER = ValueType("a whole number", (int,), must_be_positive=True)
+POSITIVE_NUMBER = ValueType("a number", (int, float), must_be_positive=True)
+LIST = ValueType("a list", (tuple,))
 
 
 @dataclass(frozen=True)
 class Option:
     """How a field of `RunOptions` is given on the command line, checked and recorded."""
 
-    words: str = ""
-    """Flags and what stands for the value, `-x --example N`; empty where commands share it (cli/arguments)."""
+    type: ValueType
+    flags: Sequence[str] = ()
+    """Flags of `cooperbench run`; empty if several commands share the argument (cli/arguments.py)."""
     help: str = ""
+    metavar: str | None = None
     choices: Sequence[str] | None = None
+    optional: bool = False
+    """Whether None is accepted."""
     cli_default: Any = None
-    """Where the command line has another default than the field."""
-    for_backend: str = ""
-    """The keyword of a backend that it is, if the backend has it."""
+    """Default of the command line where it differs from the default of the field."""
     recorded: Literal["identity", "invocation"] | None = "invocation"
-    """In config.json: as what must stay the same within an experiment, with every call, or not at all."""
+    """Where config.json has the value: with what must stay the same within an experiment
+    (`identity`), with each call (`invocation`), or nowhere."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UserError for a value that the option does not accept."""
+        if value is None and self.optional:
+            return
+        if self.choices and value not in self.choices:
+            choices = ", ".join(self.choices)
+            raise UserError(f"{name} is {value!r}; it must be one of {choices}")
+        self.type.check(name, value)
 
 
-def option(words: str = "", text: str = "", *, default: Any = None, **settings: Any) -> Any:
-    """A field of `RunOptions`. One with flags that is a number has to be above 0."""
-    return field(default=default, metadata={"option": Option(words, text, **settings)})
+def declare(option: Option, default: Any = None) -> Any:
+    """Return a dataclass field for an option."""
+    return field(default=default, metadata={"option": option})
 
 
-def _team_part(flag: str, text: str) -> Any:
-    """A part of setting team, which the flag takes away."""
-    return option(flag, f"setting team: {text}", default=True, recorded="identity")
+def _declare_team_part(flag: str, effect: str) -> Any:
+    """Return a field for a part of setting team; the flag switches the part off."""
+    option = Option(FLAG, (flag,), f"setting team: {effect}", recorded="identity")
+    return declare(option, default=True)
 
 
-TEAM_PARTS = {"messages": "messaging_enabled", "git": "git_enabled"} | {
-    part: f"team_{part}"
-    for part in ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
+TEAM_PARTS = {
+    "messages": "messaging_enabled",
+    "git": "git_enabled",
+    "task_list": "team_task_list",
+    "scratchpad": "team_scratchpad",
+    "protocol": "team_protocol",
+    "mcp": "team_mcp",
+    "auto_refresh": "team_auto_refresh",
+    "roles": "team_roles",
 }
-"""What setting team is made of, and the fields of `RunOptions` that switch it: each can be off alone."""
+"""The parts of setting team, with the fields of `RunOptions` that switch them on and off."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """As one call of `run` gives them."""
+    """The options of one call of `run`."""
 
     run_name: str
     dataset_dir: Path
     logs_dir: Path
-    subset: str | None = option()
-    repo: str | None = option()
-    task_id: int | None = option()
-    features: tuple[int, ...] | None = option()
-    group_sizes: tuple[int, ...] | None = option()
-    """Groups of so many features instead of pairs; this and the next two as in `discover`."""
-    groups_per_task: int | None = option()
-    seed: int = option(default=0)
-    sound_only: bool = option(
-        "--sound-only",
-        "leave out unsound pairs: those with tests that pass without the feature",
+    subset: str | None = declare(Option(TEXT, optional=True))
+    repo: str | None = declare(Option(TEXT, optional=True))
+    task_id: int | None = declare(Option(INTEGER, optional=True))
+    features: tuple[int, ...] | None = declare(Option(LIST, optional=True))
+    group_sizes: tuple[int, ...] | None = declare(Option(LIST, optional=True))
+    """Numbers of features per group, instead of pairs. `dataset.discovery.discover` explains this
+    option and the next two."""
+    groups_per_task: int | None = declare(Option(POSITIVE_INTEGER, optional=True))
+    seed: int = declare(Option(INTEGER), default=0)
+    sound_only: bool = declare(
+        Option(
+            FLAG,
+            ("--sound-only",),
+            "leave out unsound pairs: those with tests that pass without the feature",
+        ),
         default=False,
     )
-    setting: Setting = option(
-        "--setting",
-        "one agent for each feature, one for all, or one for each as a team: a lead, members, shared tools",
+    setting: Setting = declare(
+        Option(
+            TEXT,
+            ("--setting",),
+            "coop: one agent per feature; solo: one agent for all features; "
+            "team: coop with a lead, members and shared tools",
+            choices=SETTINGS,
+        ),
         default="coop",
-        choices=SETTINGS,
     )
-    agent: str = option(
-        "-a --agent",
-        "a name, module:Class or ./program, or one for each agent: x,y",
+    agent: str = declare(
+        Option(
+            TEXT,
+            ("-a", "--agent"),
+            "a name, module:Class or ./program, or one per agent: x,y",
+            recorded=None,
+        ),
         default="mini_swe_agent",
-        recorded=None,
     )
-    """One for all slots, or one for each, with commas; so are the model and the agent config."""
-    model: str | None = option(
-        "-m --model",
-        "any LiteLLM model, or one for each agent: gpt-4o,claude-sonnet-4-5",
+    """One value for all agent slots, or one per slot, separated by commas. `model`, `base_url` and
+    `agent_config` work the same way."""
+    model: str | None = declare(
+        Option(
+            TEXT,
+            ("-m", "--model"),
+            "any LiteLLM model, or one per agent: gpt-4o,claude-sonnet-4-5",
+            optional=True,
+            recorded=None,
+        ),
         default="vertex_ai/gemini-3-flash-preview",
-        recorded=None,
     )
-    base_url: str | None = option(
-        "--base-url URL",
-        "the server that has the model, or one for each agent (URL, for the first only)",
+    base_url: str | None = declare(
+        Option(
+            TEXT,
+            ("--base-url",),
+            "URL of the server that has the model, e.g. http://localhost:8000/v1, "
+            "or one per agent (URL, for the first only)",
+            metavar="URL",
+            optional=True,
+        )
     )
-    agent_config: str | Path | None = option(
-        "--agent-config PATH",
-        "handed to the agent: its own configuration; a.yaml,b.yaml for one each (a.yaml, for the first only)",
+    agent_config: str | Path | None = declare(
+        Option(
+            PATH,
+            ("--agent-config",),
+            "agent configuration file, or one per agent: a.yaml,b.yaml (a.yaml, for the first only)",
+            metavar="PATH",
+            optional=True,
+        )
     )
-    replay_from: str | None = option(
-        "--from RUN",
-        "for -a replay_model: the run, made with --record, whose agents work again on the answers of then",
-        recorded="identity",
+    replay_from: str | None = declare(
+        Option(
+            TEXT,
+            ("--from",),
+            "for -a replay_model: the run, made with --record, whose recorded answers are replayed",
+            metavar="RUN",
+            optional=True,
+            recorded="identity",
+        )
     )
-    messaging_enabled: bool = option(
-        "--no-messaging", "agents cannot write to each other", default=True, recorded="identity"
-    )
-    git_enabled: bool | None = option(
-        "--git",
-        "agents share a git remote, `team` (default: in setting team only)",
-        recorded="identity",
-    )
-    team_task_list: bool = _team_part("--team-no-task-list", "no shared task list")
-    team_scratchpad: bool = _team_part("--team-no-scratchpad", "no shared folder")
-    team_protocol: bool = _team_part("--team-no-protocol", "no requests and answers")
-    team_mcp: bool = _team_part(
-        "--team-no-mcp", "the team's tools are commands only, not MCP tools"
-    )
-    team_auto_refresh: bool = _team_part(
-        "--team-no-auto-refresh", "agents see what others changed only when they look"
-    )
-    team_roles: bool = _team_part("--team-no-roles", "no lead: all are told the same")
-    prompts_dir: Path | None = option(
-        "--prompts FOLDER",
-        "templates in place of ours of the same name (see `cooperbench prompts`)",
-        recorded=None,
-    )
-    redis_url: str = option(
-        "--redis URL", "where messages go", default=DEFAULT_REDIS_URL, recorded=None
-    )
-    backend: str = option(
-        "--backend",
-        f"local, docker, modal, gcp or module:Class (default: {BACKEND_DEFAULT})",
-        default=DEFAULT_BACKEND,
-        recorded="identity",
-    )
-    concurrency: int = option("-c --concurrency", "pairs at once", default=20, cli_default=30)
-    eval_concurrency: int = option("--eval-concurrency", "evaluations at once", default=10)
-    executor: str = option(
-        "--executor",
-        "where pairs are worked on: here, or by jobs of a cluster",
-        default="local",
-        choices=EXECUTORS,
-    )
-    workers: int | None = option(
-        "--workers N",
-        "jobs at once, each with one pair at a time (slurm, ray; default: as many as --concurrency)",
-    )
-    pairs_per_job: int | None = option(
-        "--pairs-per-job N",
-        "pairs that a job works on, one after the other (slurm, ray; default: 1)",
-    )
-    slurm: str | None = option(
-        "--slurm KEY=VALUE,…",
-        "options of sbatch: partition=cpu,time=04:00:00,mem=16G; also folder=DIR, which nodes share",
-    )
-    ray_address: str | None = option(
-        "--ray-address ADDRESS",
-        "a cluster (auto, HOST:6379, ray://HOST:10001), or local to start one here (default: auto)",
-    )
-    ray_resources: str | None = option(
-        "--ray-resources NAME=N,…", "what a job needs (default: CPU=1)"
-    )
-    network: NetworkPolicy = option(
-        "--network",
-        "what agents' sandboxes reach",
-        default="none",
-        choices=("none", "public"),
-        recorded="identity",
-    )
-    eval_network: EvalNetwork = option(
-        "--eval-network",
-        "what test runs reach; auto: nothing where the golden patch passes so, else everything"
-        " (default: $COOPERBENCH_EVAL_NETWORK, your config, auto)",
-        default="auto",
-        choices=EVAL_NETWORKS,
-        recorded="identity",
-    )
-    max_cost: float | None = option(
-        "--max-cost DOLLARS",
-        "what the whole experiment may cost: past it no new pair starts (exit code 3)",
-    )
-    step_limit: int | None = option(
-        "--step-limit N", "steps an agent may take", recorded="identity"
-    )
-    cost_limit: float | None = option(
-        "--cost-limit DOLLARS", "what an agent may spend", recorded="identity"
-    )
-    time_limit_seconds: float | None = option(
-        "--time-limit SECONDS",
-        "how long an agent may take",
-        default=DEFAULT_TIME_LIMIT_SECONDS,
-        recorded="identity",
-    )
-    test_timeout_seconds: int = option(
-        "--test-timeout SECONDS", "how long one test run may take", default=600, recorded=None
-    )
-    image_template: str | None = option(
-        "--image-template NAME",
-        "what task images are called: text with {repo}, {short} and {task_id}, or seeds, or published",
-        for_backend="image_template",
-    )
-    pull: str | None = option(
-        "--pull",
-        "when images are fetched from their registry (docker only; default: missing)",
-        choices=("missing", "always", "never"),
-        for_backend="pull",
-    )
-    mount: tuple[str, ...] = option(
-        "--mount SOURCE:TARGET[:rw]",
-        "a folder of this machine in every container, for debugging (docker only; repeatable)",
-        default=(),
-        for_backend="mounts",
-    )
-    gpu: str | None = option(
-        "--gpu TYPE",
-        "a GPU for every sandbox, e.g. T4 or A100-80GB:2 (if the backend has GPUs)",
-        for_backend="gpu",
-    )
-    canary: bool = option(
-        "--no-canary",
-        "do not confirm successes by tests that must fail: saves a test run for each feature",
+    messaging_enabled: bool = declare(
+        Option(FLAG, ("--no-messaging",), "agents cannot write to each other", recorded="identity"),
         default=True,
     )
-    auto_eval: bool = option(
-        "--no-auto-eval", "do not judge; `cooperbench eval` does it later", default=True
+    git_enabled: bool | None = declare(
+        Option(
+            FLAG,
+            ("--git",),
+            "agents share a git remote, `team` (default: in setting team only)",
+            optional=True,
+            recorded="identity",
+        )
     )
-    record: bool = option(
-        "--record", "keep what models are asked and say, for replay_model", default=False
+    team_task_list: bool = _declare_team_part("--team-no-task-list", "no shared task list")
+    team_scratchpad: bool = _declare_team_part("--team-no-scratchpad", "no shared folder")
+    team_protocol: bool = _declare_team_part("--team-no-protocol", "no requests and answers")
+    team_mcp: bool = _declare_team_part(
+        "--team-no-mcp", "the team's tools are commands only, not MCP tools"
     )
-    force: bool = option(
-        "--force", "run finished pairs again; earlier attempts are kept", default=False
+    team_auto_refresh: bool = _declare_team_part(
+        "--team-no-auto-refresh", "agents see changes by others only when they look"
+    )
+    team_roles: bool = _declare_team_part(
+        "--team-no-roles", "no lead: all agents get the same instructions"
+    )
+    prompts_dir: Path | None = declare(
+        Option(
+            PATH,
+            ("--prompts",),
+            "folder with templates that replace the built-in ones of the same name "
+            "(see `cooperbench prompts`)",
+            metavar="FOLDER",
+            optional=True,
+            recorded=None,
+        )
+    )
+    redis_url: str = declare(
+        Option(TEXT, ("--redis",), "Redis server for messages", metavar="URL", recorded=None),
+        default=DEFAULT_REDIS_URL,
+    )
+    backend: str = declare(
+        Option(
+            TEXT,
+            ("--backend",),
+            f"local, docker, modal, gcp or module:Class (default: {BACKEND_DEFAULT})",
+            recorded="identity",
+        ),
+        default=DEFAULT_BACKEND,
+    )
+    concurrency: int = declare(
+        Option(POSITIVE_INTEGER, ("-c", "--concurrency"), "pairs at once", cli_default=30),
+        default=20,
+    )
+    eval_concurrency: int = declare(
+        Option(POSITIVE_INTEGER, ("--eval-concurrency",), "evaluations at once"), default=10
+    )
+    executor: str = declare(
+        Option(
+            TEXT,
+            ("--executor",),
+            "where pairs run: in this process, or in jobs of a cluster",
+            choices=EXECUTORS,
+        ),
+        default="local",
+    )
+    workers: int | None = declare(
+        Option(
+            POSITIVE_INTEGER,
+            ("--workers",),
+            "jobs at once, each with one pair at a time (slurm, ray; default: --concurrency)",
+            metavar="N",
+            optional=True,
+        )
+    )
+    pairs_per_job: int | None = declare(
+        Option(
+            POSITIVE_INTEGER,
+            ("--pairs-per-job",),
+            "pairs that a job runs, one after the other (slurm, ray; default: 1)",
+            metavar="N",
+            optional=True,
+        )
+    )
+    slurm: str | None = declare(
+        Option(
+            TEXT,
+            ("--slurm",),
+            "options of sbatch: partition=cpu,time=04:00:00,mem=16G; "
+            "also folder=DIR on a file system that the nodes share",
+            metavar="KEY=VALUE,…",
+            optional=True,
+        )
+    )
+    ray_address: str | None = declare(
+        Option(
+            TEXT,
+            ("--ray-address",),
+            "a cluster (auto, HOST:6379, ray://HOST:10001), or local to start one here "
+            "(default: auto)",
+            metavar="ADDRESS",
+            optional=True,
+        )
+    )
+    ray_resources: str | None = declare(
+        Option(
+            TEXT,
+            ("--ray-resources",),
+            "resources that a job needs (default: CPU=1)",
+            metavar="NAME=N,…",
+            optional=True,
+        )
+    )
+    network: NetworkPolicy = declare(
+        Option(
+            TEXT,
+            ("--network",),
+            "network access of agents' sandboxes",
+            choices=("none", "public"),
+            recorded="identity",
+        ),
+        default="none",
+    )
+    eval_network: EvalNetwork = declare(
+        Option(
+            TEXT,
+            ("--eval-network",),
+            "network access of test runs; auto: none if the golden patch passes without it, "
+            "else public (default: $COOPERBENCH_EVAL_NETWORK, your config, auto)",
+            choices=EVAL_NETWORKS,
+            recorded="identity",
+        ),
+        default="auto",
+    )
+    max_cost: float | None = declare(
+        Option(
+            POSITIVE_NUMBER,
+            ("--max-cost",),
+            "budget of the whole experiment: once it is spent no new pair starts (exit code 3)",
+            metavar="DOLLARS",
+            optional=True,
+        )
+    )
+    step_limit: int | None = declare(
+        Option(
+            POSITIVE_INTEGER,
+            ("--step-limit",),
+            "maximum steps per agent",
+            metavar="N",
+            optional=True,
+            recorded="identity",
+        )
+    )
+    cost_limit: float | None = declare(
+        Option(
+            POSITIVE_NUMBER,
+            ("--cost-limit",),
+            "maximum cost per agent",
+            metavar="DOLLARS",
+            optional=True,
+            recorded="identity",
+        )
+    )
+    time_limit_seconds: float | None = declare(
+        Option(
+            POSITIVE_NUMBER,
+            ("--time-limit",),
+            "maximum time per agent",
+            metavar="SECONDS",
+            optional=True,
+            recorded="identity",
+        ),
+        default=DEFAULT_TIME_LIMIT_SECONDS,
+    )
+    test_timeout_seconds: int = declare(
+        Option(
+            POSITIVE_INTEGER,
+            ("--test-timeout",),
+            "timeout of one test run",
+            metavar="SECONDS",
+            recorded=None,
+        ),
+        default=600,
+    )
+    image_template: str | None = declare(
+        Option(
+            TEXT,
+            ("--image-template",),
+            "names of task images: text with {repo}, {short} and {task_id}, or seeds, or published",
+            metavar="NAME",
+            optional=True,
+        )
+    )
+    pull: str | None = declare(
+        Option(
+            TEXT,
+            ("--pull",),
+            "when to pull images from their registry (docker only; default: missing)",
+            choices=("missing", "always", "never"),
+            optional=True,
+        )
+    )
+    mount: tuple[str, ...] = declare(
+        Option(
+            LIST,
+            ("--mount",),
+            "folder of this machine to mount in every container, for debugging "
+            "(docker only; repeatable)",
+            metavar="SOURCE:TARGET[:rw]",
+        ),
+        default=(),
+    )
+    gpu: str | None = declare(
+        Option(
+            TEXT,
+            ("--gpu",),
+            "GPU for every sandbox, e.g. T4 or A100-80GB:2 (if the backend has GPUs)",
+            metavar="TYPE",
+            optional=True,
+        )
+    )
+    canary: bool = declare(
+        Option(
+            FLAG,
+            ("--no-canary",),
+            "do not confirm successes with tests that must fail: saves a test run per feature",
+        ),
+        default=True,
+    )
+    auto_eval: bool = declare(
+        Option(FLAG, ("--no-auto-eval",), "do not evaluate; `cooperbench eval` does it later"),
+        default=True,
+    )
+    record: bool = declare(
+        Option(FLAG, ("--record",), "record model requests and answers, for replay_model"),
+        default=False,
+    )
+    force: bool = declare(
+        Option(FLAG, ("--force",), "run finished pairs again; earlier attempts are kept"),
+        default=False,
     )
 
 
 OPTIONS: dict[str, Option] = {
-    one.name: one.metadata["option"] for one in fields(RunOptions) if "option" in one.metadata
+    option_field.name: option_field.metadata["option"]
+    for option_field in fields(RunOptions)
+    if "option" in option_field.metadata
 }
-"""By the names of the fields, in their order."""
+"""All options by the name of their field, in the order of declaration."""
+DEFAULTS: dict[str, Any] = {
+    option_field.name: option_field.default
+    for option_field in fields(RunOptions)
+    if option_field.name in OPTIONS
+}

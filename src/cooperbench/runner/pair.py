@@ -110,7 +110,7 @@ class PairRun:
         mailbox = remote = None
         if together and config.messaging_enabled:
             mailbox = mailboxes.make(pair.label, agent_ids) if mailboxes else Mailbox(agent_ids)
-        if together and config.git_enabled:
+        if together and config.shares_git:
             remote = GitRemote(self._paths.team_repository, agent_ids)
         told = partial(display.message, pair)
         self._team = Team(

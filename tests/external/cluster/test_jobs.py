@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,6 +38,14 @@ def test_results_are_those_of_a_run_here(harness: Harness) -> None:
     assert code == 0, output
     assert output.count("✓ passed") == 3
     assert harness.results() == expected
+
+
+def test_relative_paths_mean_the_working_directory_of_the_call(harness: Harness) -> None:
+    harness.dataset, harness.logs = Path("data"), Path("logs")
+    code, output = harness.call("run", "-a", "oracle", "-f", "1,2", "--workers", "1")
+    assert code == 0, output
+    harness.logs = harness.root / "logs"
+    assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
 
 
 def test_an_ablation_is_worked_on_by_jobs_with_pairs_of_several_arms(harness: Harness) -> None:

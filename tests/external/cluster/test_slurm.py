@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -88,6 +89,22 @@ def test_a_verdict_that_is_asked_for_again_is_not_that_of_before(slurm_harness: 
     assert process.returncode == 0, output
     assert "it goes to another job" in output
     assert json.loads(verdict.read_text())["started_at"] > before
+
+
+def test_relative_dataset_with_a_folder_for_jobs(slurm_harness: Harness) -> None:
+    harness = slurm_harness
+    harness.logs = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    (harness.root / "shared").mkdir()
+    try:
+        harness.dataset = Path(
+            os.path.relpath(shutil.copytree(harness.dataset, harness.logs / "d"), harness.root)
+        )
+        words = ("-a", "oracle", "-f", "1,2", "--slurm", "folder=shared", "--workers", "1")
+        code, output = harness.call("run", *words)
+        assert code == 0, output
+        assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
+    finally:
+        shutil.rmtree(harness.logs)
 
 
 def test_files_are_carried_where_the_logs_are_on_another_disk(slurm_harness: Harness) -> None:

@@ -76,7 +76,7 @@ def test_both_names_are_installed() -> None:
             ["run", "-n", "x", "-a", "nop,nop", "--setting", "solo"],
             "2 agents (nop,nop) for 1 agent slot in setting solo",
         ),
-        (["run", "-n", "x", "-a", "nop,"], "'nop,' is no list of agents"),
+        (["run", "-n", "x", "-a", "nop,"], "'nop,' is not a list of agents"),
         (["run", "--max-cost", "0"], "'0' is not a number above 0"),
         (["export", "nope"], "no run 'nope' in logs"),
         (["export", "x", "--format", "nope"], "invalid choice: 'nope'"),

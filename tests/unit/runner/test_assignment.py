@@ -50,8 +50,8 @@ def test_slots_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_
             r"2 models \(x,y\) for 3 agent slots in t/task1 f1_f2_f3; give one for all or one for each",
         ),
         ({"agent": "nop,nop"}, r"2 agents \(nop,nop\) for 3 agent slots"),
-        ({"model": "x,,y"}, r"'x,,y' is no list of models"),
-        ({"agent": ","}, r"',' is no list of agents"),
+        ({"model": "x,,y"}, r"'x,,y' is not a list of models"),
+        ({"agent": ","}, r"',' is not a list of agents"),
         ({"agent": "nop,nope,nop"}, r"no agent 'nope'"),
         ({"agent_config": "nowhere.yaml,x.yaml"}, r"nowhere\.yaml: no such agent config"),
         (

@@ -14,7 +14,7 @@ from cooperbench.cli.run import add_arguments
 from cooperbench.errors import UserError
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.options import OPTIONS, RunOptions
-from cooperbench.storage import read_json
+from cooperbench.storage import read_json, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +28,10 @@ def make_config(tmp_path: Path) -> RunConfig:
 
 
 def begin(config: RunConfig) -> None:
-    """As when the first pair has begun."""
+    """Leave what the first complete pair leaves."""
     config.save()
-    (config.paths.root / config.setting).mkdir()
+    result = {"schema": "cooperbench.result/1", "status": "completed"}
+    write_json(config.paths.root / config.setting / "repo/1/f1_f2/result.json", result)
 
 
 def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
@@ -53,6 +54,17 @@ def test_an_experiment_that_never_began_takes_other_settings(tmp_path: Path) -> 
     config.paths.jobs_record.touch()
     with pytest.raises(UserError, match="backend: 'docker' → 'local'"):
         config.check_against_disk()
+
+
+def test_pair_without_a_complete_result_does_not_fix_the_configuration(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    config.save()
+    pair = config.paths.root / "coop/repo/1/f1_f2"
+    (pair / "agent1").mkdir(parents=True)
+    other = replace(config, agent="oracle")
+    other.check_against_disk()
+    write_json(pair / "result.json", {"schema": "cooperbench.result/1", "status": "error"})
+    other.check_against_disk()
 
 
 def test_selection_and_concurrency_may_change(tmp_path: Path) -> None:
@@ -84,9 +96,9 @@ def test_a_foreign_config_file_is_not_overwritten(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     config.paths.root.mkdir(parents=True)
     config.paths.config.write_text("{broken")
-    with pytest.raises(UserError, match=r"config\.json is no configuration of this version"):
+    with pytest.raises(UserError, match=r"config\.json is not a configuration of this version"):
         config.check_against_disk()
-    with pytest.raises(UserError, match="no configuration"):
+    with pytest.raises(UserError, match="not a configuration"):
         config.save()
     assert config.paths.config.read_text() == "{broken"
 

@@ -115,7 +115,7 @@ def open_engine(config: RunConfig) -> Iterator[Engine]:
 
         engine = RayEngine(config)
     try:
-        engine.check((config.logs_dir, config.dataset_dir, *config.own_files))
+        engine.check((config.logs_dir, config.dataset_dir, *config.user_files))
         yield engine
     finally:
         engine.close(keep_files=True)
@@ -249,7 +249,7 @@ class Driver:
                 ]
                 names = [path.name for path in (paths.result, *patches)]
                 files[paths.folder, pack_folder(paths.folder, names)] = None
-            for path in (pair.task.path, *config.own_files):
+            for path in (pair.task.path, *config.user_files):
                 if not self._engine.sees(path):
                     files[self._packed(path)] = None
         features = (

@@ -27,6 +27,7 @@ from cooperbench.models import AgentSlot, Message, Pair, Usage
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import Arm, Budget, Experiment, mailboxes_for, open_backend
+from cooperbench.runner.model_server import check_model_servers
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
@@ -111,6 +112,10 @@ def _work(order: JobOrder, link: Link) -> None:
             Arm(one, [pair for config, pair in order.work if config == one]).planned()
             for one in configs
         ]
+        for arm in arms:
+            for pair in arm.to_run:
+                if not arm.config.replay_from:
+                    check_model_servers(arm.config.agent_specs(pair))
         backend = open_backend(arms[0].config)
         mailboxes = mailboxes_for(arms, stack)
         sandboxes = stack.enter_context(SandboxManager(backend))

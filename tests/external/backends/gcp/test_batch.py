@@ -65,6 +65,16 @@ def judge(experiment: Experiment, backend: str = "gcp") -> None:
     )  # fmt: skip
 
 
+def test_relative_paths_mean_the_working_directory_of_the_call(
+    tmp_path: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, _ = make_both(tmp_path, features=(1, 2))
+    monkeypatch.chdir(tmp_path)
+    evaluate("there", backend="gcp", dataset_dir="data", logs_dir="logs")
+    (verdict,) = there.evaluations().values()
+    assert verdict["overall_success"]
+
+
 def start_harness(experiment: Experiment, cloud: Cloud, cache: Path) -> subprocess.Popen[str]:
     words = [
         sys.executable, "-m", "cooperbench", "eval", "-n", experiment.paths.run_name, "--backend", "gcp", "-c", "3",
