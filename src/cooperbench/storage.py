@@ -199,6 +199,8 @@ class ExperimentPaths:
         """Which jobs those are."""
         self.batch_record = self.root / "batch.json"
         """The same of the job at Google Batch that judges what agents here have done."""
+        self.lock_file = self.root / ".lock"
+        """Locked and rewritten by the process that works on the experiment."""
         self.driver_log = self.root / "driver.log"
         """What a run in the background prints."""
 
@@ -235,7 +237,7 @@ class ExperimentPaths:
         """Exclusive use of the experiment; the error names the process that has it."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            opened = (self.root / ".lock").open("a+")
+            opened = self.lock_file.open("a+")
         except OSError as error:
             if error.errno in _FULL:
                 raise
@@ -261,7 +263,7 @@ class ExperimentPaths:
 
     def holder(self) -> str | None:
         """Who has the lock now."""
-        with suppress(OSError), (self.root / ".lock").open() as file:
+        with suppress(OSError), self.lock_file.open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

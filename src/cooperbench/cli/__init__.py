@@ -152,7 +152,7 @@ def _execute(words: list[str]) -> int:
         # Everything has ended: another Ctrl-C must not turn the orderly exit into a killed process.
         _ignore_all()
         sys.stderr.write(
-            "cooperbench: interrupted; what is finished is kept, the same command continues\n"
+            "cooperbench: interrupted. Completed pairs are saved. Rerun the same command to resume\n"
         )
         return EXIT_INTERRUPTED
     except BrokenPipeError:

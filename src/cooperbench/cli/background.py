@@ -1,4 +1,4 @@
-"""Runs in the background: `--detach` starts one, `cooperbench status` and `cooperbench attach` follow it."""
+"""Runs in the background: `--detach` starts one, `cooperbench status` and `attach` follow it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,40 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from cooperbench import records
 from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_line, print_result
 from cooperbench.errors import UserError
+from cooperbench.records.summary import Summary
+from cooperbench.records.trajectory import read_trajectory
 from cooperbench.report.loading import read_pairs, run_names
+from cooperbench.report.pairs import PairData
 from cooperbench.report.summary import spent_on_disk
 from cooperbench.storage import ExperimentPaths, read_json
-from cooperbench.text import dollars_text
+from cooperbench.text import dollars_text, names_for_error, plural
 
 _POLL_SECONDS = 0.2
-_LAST_SECONDS = 1.0
+_LAST_LINES_SECONDS = 1.0
+"""How long `attach` waits for more output after the run has released its lock."""
+RUNNING = "running"
 
 
-def detach(paths: ExperimentPaths, words: list[str]) -> int:
-    """Start the same command in the background; 0 when it has begun, its exit code where it ended before."""
+def detach(paths: ExperimentPaths, argv: Sequence[str]) -> int:
+    """Start the same command in the background.
+
+    Returns:
+        0 once the background process works on the run, or its exit status if it ended before.
+    """
     if holder := paths.holder():
         raise UserError(
             f"experiment {paths.run_name!r} is in use by {holder}; wait for it or end it"
         )
     paths.root.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "cooperbench", *(word for word in words if word != "--detach")]
+    arguments = [argument for argument in argv if argument != "--detach"]
+    command = [sys.executable, "-m", "cooperbench", *arguments]
     with paths.driver_log.open("w+") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -43,103 +56,168 @@ def detach(paths: ExperimentPaths, words: list[str]) -> int:
             process.terminate()
             process.wait()
             raise
-    name = paths.run_name
+    name, pid = paths.run_name, process.pid
+    print_line(f"{name} is running in the background as process {pid}; `kill {pid}` stops it")
     print_line(
-        f"{name} goes on in the background: process {process.pid}; `kill {process.pid}` ends it"
-    )
-    print_line(
-        f"see it with `cooperbench status {name}`, follow it with `cooperbench attach {name}`"
+        f"check it with `cooperbench status {name}` or follow it: `cooperbench attach {name}`"
     )
     return 0
 
 
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cooperbench status`."""
     add_attach_arguments(parser)
     add_json_argument(parser)
 
 
+class _AgentStatus(NamedTuple):
+    """What a running agent has done so far, as its journal has it."""
+
+    agent: str
+    steps: int
+    cost: float
+
+
+class _RunningPair(NamedTuple):
+    pair: str
+    agents: list[_AgentStatus]
+
+
 def status(args: argparse.Namespace) -> int:
-    paths = _existing(args)
-    pairs = {
-        setting: dict(Counter(str(pair.state) for pair in read_pairs(paths, setting)))
-        for setting in paths.settings_on_disk()
-    }
-    jobs, holder, spent = _jobs_of(paths), paths.holder(), spent_on_disk(paths)
+    """Print the state of a run: its process, its pairs by state, its jobs and its cost."""
+    paths = _existing_run(args)
+    holder = paths.holder()
+    states: dict[str, dict[str, int]] = {}
+    running: list[_RunningPair] = []
+    for setting in paths.settings_on_disk():
+        pairs = read_pairs(paths, setting)
+        counts = Counter(_state(pair, paths, holder) for pair in pairs)
+        states[setting] = dict(counts)
+        running += [
+            _RunningPair(pair.label, list(_agents_at_work(pair)))
+            for pair in pairs
+            if _state(pair, paths, holder) == RUNNING
+        ]
+    jobs = _count_jobs(paths)
+    spent = spent_on_disk(paths)
     content = {
         "run_name": args.name,
         "driver": holder,
-        "pairs": pairs,
+        "pairs": states,
+        RUNNING: [
+            {"pair": pair.pair, "agents": [agent._asdict() for agent in pair.agents]}
+            for pair in running
+        ],
         "jobs": jobs,
         "spent": spent,
     }
-    at_work = f"{holder} is at work" if holder else "nobody is at work; the same command continues"
-    counted = [
-        f"{title}: {', '.join(f'{number} {state}' for state, number in counts.items())}"
-        for title, counts in (*pairs.items(), ("jobs", jobs))
-        if counts
-    ]
-    print_result(
-        args, content, [f"{args.name}: {at_work}", *counted, f"spent: {dollars_text(spent)}"]
+    process = (
+        f"{holder} is running" if holder else "not running; rerun the same command to continue"
     )
+    lines = [f"{args.name}: {process}"]
+    lines += [_counts_line(setting, counts) for setting, counts in states.items() if counts]
+    lines += [_running_line(pair) for pair in running]
+    if jobs:
+        lines.append(_counts_line("jobs", jobs))
+    lines.append(f"spent: {dollars_text(spent)}")
+    print_result(args, content, lines)
     return 0
 
 
-def _existing(args: argparse.Namespace) -> ExperimentPaths:
+def _state(pair: PairData, paths: ExperimentPaths, holder: str | None) -> str:
+    """Return the state of a pair; `running` if the process that works on the run has started it."""
+    if holder is None or pair.state != "missing":
+        return pair.state
+    try:
+        started = pair.paths.folder.stat().st_mtime
+        is_running = started >= paths.lock_file.stat().st_mtime
+    except OSError:
+        return pair.state
+    return RUNNING if is_running else pair.state
+
+
+def _agents_at_work(pair: PairData) -> Iterator[_AgentStatus]:
+    for agent_id in pair.agent_ids:
+        trajectory = read_trajectory(pair.paths.agent(agent_id))
+        if trajectory is not None:
+            numbers = [step.number or 0 for step in trajectory.steps]
+            yield _AgentStatus(agent_id, max(numbers, default=0), trajectory.cost)
+
+
+def _counts_line(title: str, counts: dict[str, int]) -> str:
+    return f"{title}: " + ", ".join(f"{count:,} {state}" for state, count in counts.items())
+
+
+def _running_line(pair: _RunningPair) -> str:
+    agents = [
+        f"{agent.agent} {plural(agent.steps, 'step')}, {dollars_text(agent.cost)}"
+        for agent in pair.agents
+    ]
+    return f"  {pair.pair}: {'; '.join(agents) or 'starting its sandboxes'}"
+
+
+def _existing_run(args: argparse.Namespace) -> ExperimentPaths:
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     if not paths.config.exists():
-        known = ", ".join(run_names(paths.logs_dir)) or "none"
-        raise UserError(f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {known}")
+        names = names_for_error(run_names(paths.logs_dir), args.name)
+        raise UserError(f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {names}")
     return paths
 
 
-def _jobs_of(paths: ExperimentPaths) -> dict[str, int]:
-    """How many are in which state; of Slurm's it is known, also where no driver is at work."""
+def _count_jobs(paths: ExperimentPaths) -> dict[str, int]:
+    """Return the number of jobs by state; Slurm knows it even if no driver is running."""
     from cooperbench.runner.executors.driver import jobs_on_record
 
     jobs = jobs_on_record(paths.jobs_record)
+    if not jobs:
+        return {}
     if (read_json(paths.jobs_record) or {}).get("engine") != "slurm":
-        return {"given out": len(jobs)} if jobs else {}
+        return {"submitted": len(jobs)}
     from cooperbench.runner.executors.slurm_engine import job_states
 
     states = job_states(paths.run_name, jobs)
     if states is None:
-        return {"given out (Slurm does not answer)": len(jobs)}
+        return {"submitted (Slurm does not answer)": len(jobs)}
     return dict(Counter(states.get(job, "ended").lower() for job in jobs))
 
 
 def add_attach_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the experiment's name")
+    """Add the arguments of `cooperbench attach`."""
+    parser.add_argument("name", metavar="NAME", help="name of the experiment")
     add_logs_argument(parser)
 
 
 def attach(args: argparse.Namespace) -> int:
-    """Show what it has printed and prints, until it ends. Ctrl-C leaves it at work."""
-    paths = _existing(args)
+    """Print the output of a background run until it ends. Ctrl-C leaves it running."""
+    paths = _existing_run(args)
     if not paths.driver_log.exists():
         raise UserError(
             f"{args.name} was not started with --detach; see `cooperbench status {args.name}`"
         )
+    try:
+        _follow_log(paths)
+    except KeyboardInterrupt:
+        print_line(f"{args.name} keeps running: {paths.holder()}")
+        return 0
+    # A run that was killed has no summary, or only that of an earlier call.
+    summary = records.read(paths.summary, Summary)
+    if summary is None or summary.errors:
+        return 1
+    return 1 if any(part.missing for part in summary.settings.values()) else 0
+
+
+def _follow_log(paths: ExperimentPaths) -> None:
     with paths.driver_log.open(encoding="utf-8", errors="replace") as log:
-        last_sign = time.monotonic()
-        try:
-            # Its last lines come after it has let go of the experiment.
-            while time.monotonic() < last_sign + _LAST_SECONDS:
-                at_work, text = paths.holder(), log.read()
-                if at_work or text:
-                    last_sign = time.monotonic()
-                sys.stdout.write(text)
-                sys.stdout.flush()
-                time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:
-            print_line(f"{args.name} goes on: {paths.holder()}")
-            return 0
-    # One that was killed has left no summary, or one of a call before.
-    summary = read_json(paths.summary) or {"errors": 1, "settings": {}}
-    return (
-        1
-        if summary["errors"] or any(part["missing"] for part in summary["settings"].values())
-        else 0
-    )
+        last_output = time.monotonic()
+        # The last lines appear after the run has released its lock.
+        while time.monotonic() < last_output + _LAST_LINES_SECONDS:
+            holder = paths.holder()
+            text = log.read()
+            if holder or text:
+                last_output = time.monotonic()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            time.sleep(_POLL_SECONDS)
 
 
 COMMANDS = {"status": (add_status_arguments, status), "attach": (add_attach_arguments, attach)}

@@ -54,6 +54,8 @@ class PairSummary(msgspec.Struct, kw_only=True, frozen=True):
     unsound: list[int]
     suspicious: bool
     network: str | None
+    agent_statuses: dict[str, str] = {}
+    """How each agent ended, by agent id; empty in older files."""
     messages: int | None
     cost: float | None
     unpriced_calls: int | None

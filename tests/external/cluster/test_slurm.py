@@ -24,7 +24,7 @@ def test_a_run_in_the_background_is_seen_and_followed(slurm_harness: Harness) ->
     harness = slurm_harness
     code, output = harness.call("run", "-a", GATED, "-f", "1,2", "--workers", "1", "--detach")
     assert code == 0, output
-    assert "goes on in the background" in output
+    assert "is running in the background" in output
     try:
         harness.wait(harness.begun)
         code, output = harness.tool("status", "r")

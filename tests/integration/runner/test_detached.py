@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,18 +55,29 @@ def test_a_detached_run_is_followed_left_and_ended(harness: Harness) -> None:
     assert following.stdout is not None
     while "Agent 2: Implementing feature 2" not in (line := following.stdout.readline()):
         assert line, "attach has ended"
+    deadline = time.monotonic() + 30
+    output = ""
+    while not re.search(r"tiny_task/task7 f1_f2: agent1 \d steps?, \$0.00", output):
+        assert time.monotonic() < deadline, output
+        output, _ = call(harness, "status", "r").communicate(timeout=30)
+        assert "coop: 1 running" in output
+        assert "missing" not in output
     following.send_signal(signal.SIGTERM)
     output, _ = following.communicate(timeout=30)
     assert following.returncode == 0
-    assert "r goes on: process" in output
+    assert "r keeps running: process" in output
     (process,) = at_work(harness.root)
     following = call(harness, "attach", "r")
     os.kill(process, signal.SIGTERM)
     output, _ = following.communicate(timeout=60)
-    assert "interrupted; what is finished is kept" in output
+    assert "interrupted. Completed pairs are saved" in output
     assert following.returncode == 1, "a run that was ended is no success"
     assert harness.survivors() == []
     assert at_work(harness.root) == []
+    output, _ = call(harness, "status", "r").communicate(timeout=30)
+    assert "r: not running; rerun the same command to continue" in output
+    assert "running:" not in output
+    assert "coop: 1 missing" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
