@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from cooperbench._version import __version__
 from cooperbench.diff import new_lines
 from cooperbench.errors import Interrupted
-from cooperbench.eval.counts import named_file
 from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference import References, ReferenceStore
+from cooperbench.eval.test_logs import find_named_file
 from cooperbench.eval.test_runs import TestRun, not_run
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import EvalNetwork, MergeResult, Pair, Setting, agent_slots
@@ -352,7 +352,7 @@ def _merged_record(merge: MergeResult, runs: _Runs) -> dict[str, Any]:
         totals["error"] = f"Merge conflict in {', '.join(merge.conflicting_files) or merge.detail}"
     if merge.strategy == "union":
         failed = (run for run in runs.values() if not run.success and not run.timed_out)
-        files = (named_file(run.output, merge.conflicting_files) for run in failed)
+        files = (find_named_file(run.output, merge.conflicting_files) for run in failed)
         if file := next(filter(None, files), None):
             totals["error"] = f"union merge of {file}: {totals['error']}"
     return {

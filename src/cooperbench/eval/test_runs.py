@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from cooperbench.errors import SandboxDestroyed, UserError
-from cooperbench.eval.counts import first_error, read_counts, read_outcomes
 from cooperbench.eval.protected_files import ProtectedFiles, feature_paths
+from cooperbench.eval.test_logs import first_error, read_counts, read_outcomes
 from cooperbench.eval.trees import base_folder, load_base, read_base
 from cooperbench.models import REPO_DIR
 from cooperbench.retry import SingleFlight, with_retries
@@ -33,7 +33,7 @@ from cooperbench.temporary import owned_prefix, remove_tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cooperbench.eval.frameworks import Counts, Outcome
+    from cooperbench.eval.log_parsers import Counts, Outcome
     from cooperbench.eval.reference import Reference
     from cooperbench.eval.trees import Base, TreeStore
     from cooperbench.models import EvalNetwork, Feature, Image, Task

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cooperbench.eval.counts import named_file
+from cooperbench.eval.test_logs import find_named_file
 
 UNITTEST = """
 ERROR: tests.test_x (unittest.loader._FailedTest.tests.test_x)
@@ -95,9 +95,9 @@ TSC = "\nsrc/x.ts(3,1): error TS1005: '}' expected.\n"
     ],
 )
 def test_the_file_that_broke_is_named(output: str, path: str) -> None:
-    assert named_file(output, ["README.md", "pkg/a.py", path]) == path
-    assert named_file(output, ["README.md"]) is None
-    assert named_file(output, []) is None
+    assert find_named_file(output, ["README.md", "pkg/a.py", path]) == path
+    assert find_named_file(output, ["README.md"]) is None
+    assert find_named_file(output, []) is None
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_the_file_that_broke_is_named(output: str, path: str) -> None:
     ],
 )
 def test_other_files_are_not_taken_for_it(output: str) -> None:
-    assert named_file(output, ["pkg/a.py"]) is None
+    assert find_named_file(output, ["pkg/a.py"]) is None

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.counts import MAX_ERROR, first_error, read_counts, read_outcomes
-from cooperbench.eval.frameworks import Counts
+from cooperbench.eval.log_parsers import Counts
+from cooperbench.eval.test_logs import MAX_ERROR_LENGTH, first_error, read_counts, read_outcomes
 from tests.support.eval.outputs import (
     CARGO,
     CARGO_BROKEN,
@@ -152,7 +152,7 @@ def test_no_text_breaks_the_readers(output: str) -> None:
         assert counts == Counts()
     error = first_error(output)
     assert {"passed", "failed", "skipped"}.issuperset(read_outcomes(output).values())
-    assert error is None or (0 < len(error) <= MAX_ERROR and error.isprintable())
+    assert error is None or (0 < len(error) <= MAX_ERROR_LENGTH and error.isprintable())
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_two_megabytes_of_junk_take_linear_time(junk: str) -> None:
     text = junk * (2_000_000 // len(junk))
     assert read_counts(text).passed == 0
     assert len(read_outcomes(text)) <= 1
-    assert len(first_error(text) or "") <= MAX_ERROR
+    assert len(first_error(text) or "") <= MAX_ERROR_LENGTH
 
 
 def test_a_name_of_a_megabyte_takes_linear_time() -> None:

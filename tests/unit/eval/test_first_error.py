@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cooperbench.eval.counts import MAX_ERROR, first_error
+from cooperbench.eval.test_logs import MAX_ERROR_LENGTH, first_error
 from tests.support.eval.outputs import (
     CARGO,
     CARGO_BROKEN,
@@ -101,5 +101,5 @@ def test_the_error_of_a_tool_is_found_before_what_the_clean_up_prints(
 def test_a_long_error_is_cut() -> None:
     error = first_error("x" * 1_000_000)
     assert error is not None
-    assert len(error) == MAX_ERROR
+    assert len(error) == MAX_ERROR_LENGTH
     assert error.endswith("…")

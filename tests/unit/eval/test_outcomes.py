@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.counts import read_outcomes
+from cooperbench.eval.test_logs import read_outcomes
 from cooperbench.eval.test_runs import _NAME_ALL_TESTS
 from tests.support.eval import verbose_outputs as outputs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.eval.frameworks import Outcome
+    from cooperbench.eval.log_parsers import Outcome
 
 _NODE = {
     "passed": [
