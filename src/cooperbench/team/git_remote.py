@@ -1,7 +1,7 @@
-"""The git remote `team` that the agents of a pair share: the harness carries commits between their sandboxes.
+"""The git remote `team` that the agents of a pair share.
 
-It works on any backend and without a network. An agent can only ever move its own branch, and is limited in what it
-pushes.
+The harness carries commits between the sandboxes, so this works on any backend and without a
+network. An agent can only move its own branch, and the size and number of its pushes are limited.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ from cooperbench.temporary import remove_tree
 TEAM_GIT_DIR = "/cooperbench/team.git"
 _DRAFTS_DIR = "/cooperbench/drafts"
 QUOTA_BYTES = 100_000_000
-"""What one agent may push, packed, in all its pushes together."""
+"""Maximum packed size of all pushes of one agent together."""
 MAX_PUSHES = 1_000
-"""Of one agent."""
+"""Maximum number of pushes per agent."""
 _MAX_BASE_BYTES = 250_000_000
 _MAX_ALLOCATION = "512m"
 _CALL_SECONDS = 120.0
 _DELIVERY_SECONDS = 60.0
 _SCRIPT_SECONDS = 240.0
 _PAUSES = (0.5, 2.0, 0.0)
-"""After each try of a push that may have failed by the host: that it is short of file descriptors, memory or disk."""
+"""Seconds to wait after each attempt at a push that failed on the host (out of descriptors or disk)."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# The repository on the host is gone when the pair is over: nothing in it need survive a crash of the machine.
+# The repository on the host is temporary, so nothing in it has to survive a crash of the machine.
 _SETTINGS = ("-c", "core.fsync=none", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=64m")
 
 
 class GitRemote:
-    """Of one pair. Called from the threads of several agents.
+    """The remote of one pair. Called from the threads of several agents.
 
-    Each sandbox has a bare repository of its own at `TEAM_GIT_DIR`. A push runs a hook there that calls the harness,
-    which takes the new commits out as a pack, checks them in the pair's repository on the host, and puts them into
-    every other sandbox before the push returns. What comes out of an agent's sandbox only becomes that agent's branch.
+    Each sandbox has its own bare repository at `TEAM_GIT_DIR`. A push runs a hook there that calls the
+    harness. The harness reads the new commits as a pack, checks them in the pair's repository on the
+    host, and writes them to every other sandbox before the push returns. Commits from an agent's
+    sandbox can only become that agent's branch.
     """
 
     def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
-        """`folder`: where the pair's repository on the host may be."""
+        """Create the remote; `folder` is where the pair's repository on the host is made."""
         self._agent_ids = tuple(agent_ids)
         self._lock = threading.Lock()
         self._sandboxes: dict[str, Sandbox] = {}
-        """Of the agents that are at work and take what they are given."""
+        """Sandboxes of the working agents that accept deliveries."""
         self._repository = BareRepository(folder, agent_ids)
         names = ("pushes", "refused", "commits", "bytes")
         self.counts = {name: dict.fromkeys(agent_ids, 0) for name in names}
-        """By name and agent, for result.json."""
+        """Counts for result.json, by name and agent."""
 
     def attach(
         self,
@@ -67,9 +68,11 @@ class GitRemote:
         base_git_dir: str,
     ) -> None:
         """Give the repository in a sandbox the remote `team`."""
-        words = (base_git_dir, base_commit, repo_dir, agent_id, *self._agent_ids)
-        failed = "the team's git repository could not be made in the sandbox"
-        sandbox.run_checked(_script("install", *words), failed, _SCRIPT_SECONDS)
+        argv = _script_argv(
+            "install", base_git_dir, base_commit, repo_dir, agent_id, *self._agent_ids
+        )
+        message = "the team's git repository could not be created in the sandbox"
+        sandbox.run_checked(argv, message, _SCRIPT_SECONDS)
         sandbox.write_file(f"{TEAM_GIT_DIR}/hooks/update", script_text("update").encode(), 0o755)
         with self._lock:
             self._repository.base_commit = base_commit
@@ -79,53 +82,60 @@ class GitRemote:
                     self._deliver(agent_id, other, [base_commit])
 
     def push(self, agent_id: str, commit: str) -> Response:
-        """The hook in a sandbox asks: move the agent's branch and deliver it to its teammates, or say why not."""
+        """Move the agent's branch and deliver it to its teammates; called by the hook in a sandbox."""
+        reason = ""
         for pause in _PAUSES:
             try:
-                # Not under the lock: what is slow in one agent's sandbox is no reason for the others to wait.
-                pack = self._fetch(agent_id, commit)
-                with self._lock:
-                    before = self._repository.known_tips()
-                    self.counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
-                    self.counts["bytes"][agent_id] += len(pack)
-                    self.counts["pushes"][agent_id] += 1
-                    # The order of pushes is the same for everybody.
-                    others = [other for other in self._agent_ids if other != agent_id]
-                    notes = [self._deliver(other, agent_id, before) for other in others]
-                return Response(0, "".join(f"{note}\n" for note in notes if note))
-            except (_Refused, FileNotFoundError) as refusal:
-                reason: object = refusal
+                return self._push_once(agent_id, commit)
+            except (_Refused, FileNotFoundError) as error:
+                reason = str(error)
                 break
-            except (InfraError, OSError) as fault:
-                reason = fault
-                if isinstance(fault, GitError):
-                    reason = fault.reason
-                    if fault.returncode == TIMED_OUT:
-                        break
+            except GitError as error:
+                reason = error.reason
+                if error.returncode == TIMED_OUT:
+                    break
+            except (InfraError, OSError) as error:
+                reason = str(error)
             time.sleep(pause)
         self.counts["refused"][agent_id] += 1
         return Response(1, f"refused: {reason}\n")
 
+    def _push_once(self, agent_id: str, commit: str) -> Response:
+        # Fetch without the lock, so that one slow sandbox does not make the others wait.
+        pack = self._fetch(agent_id, commit)
+        with self._lock:
+            tips_before = self._repository.known_tips()
+            self.counts["commits"][agent_id] += self._repository.add(agent_id, commit, pack)
+            self.counts["bytes"][agent_id] += len(pack)
+            self.counts["pushes"][agent_id] += 1
+            # Delivered under the lock, so that all agents see pushes in the same order.
+            notes = []
+            for other in self._agent_ids:
+                if other != agent_id:
+                    notes.append(self._deliver(other, agent_id, tips_before))
+        return Response(0, "".join(f"{note}\n" for note in notes if note))
+
     def detach(self, agent_id: str) -> None:
-        """An agent is done: its sandbox will be gone, its branch stays."""
-        # Not under the lock: a push on its way into this sandbox is no reason to keep the agent.
+        """Stop delivering to a finished agent; its branch stays."""
+        # Without the lock: do not wait for a push that is being delivered to this sandbox.
         self._sandboxes.pop(agent_id, None)
 
     def write_bundle(self, path: Path) -> bool:
-        """The final branches as a file that can be cloned; False where nobody has pushed."""
+        """Write the final branches as a bundle; return False if nothing was pushed."""
         return self._repository.write_bundle(path)
 
     def close(self) -> None:
+        """Remove the repository on the host."""
         with self._lock:
             self._repository.remove()
 
     def _fetch(self, agent_id: str, commit: str) -> bytes:
-        """What the host does not have of a commit yet."""
+        """Return the objects of a commit that the host does not have yet, as a pack."""
         sandbox = self._sandboxes.get(agent_id)
         if sandbox is None or not _COMMIT.fullmatch(commit):
-            raise _Refused("the harness was asked for something that is no push")
+            raise _Refused("the request is not a valid push")
         if self.counts["pushes"][agent_id] >= MAX_PUSHES:
-            raise _Refused(f"you have pushed {MAX_PUSHES} times, and may not push more often")
+            raise _Refused(f"push limit reached ({MAX_PUSHES})")
         repository = self._repository
         if not repository.created:
             pack = _read_pack(sandbox, repository.base_commit, _MAX_BASE_BYTES)
@@ -137,16 +147,18 @@ class GitRemote:
         return _read_pack(sandbox, commit, left_bytes, repository.known_tips())
 
     def _deliver(self, agent_id: str, branch: str, known: Iterable[str]) -> str:
-        """Put a branch into an agent's sandbox; a note for its pusher where that did not work."""
-        sandbox, commit, reason = self._sandboxes.get(agent_id), self._repository.tips[branch], ""
+        """Put a branch into an agent's sandbox; return a note for the pusher if that failed."""
+        sandbox = self._sandboxes.get(agent_id)
+        commit = self._repository.tips[branch]
+        reason = ""
         if sandbox is None:
             return f"{agent_id} has finished and will not see this"
-        # The agent may have removed what it was given before: then everything once more.
-        for there in (known, [self._repository.base_commit]):
+        # If the agent has removed earlier commits, the second attempt sends everything.
+        for known_commits in (known, [self._repository.base_commit]):
             try:
-                file = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
-                sandbox.write_file(file, self._repository.pack_for(commit, there))
-                argv = _script("take", file, branch, commit)
+                path = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
+                sandbox.write_file(path, self._repository.pack_for(commit, known_commits))
+                argv = _script_argv("take", path, branch, commit)
                 done = sandbox.run(argv, timeout_seconds=_DELIVERY_SECONDS)
             except (InfraError, OSError) as error:
                 reason = str(error)
@@ -156,30 +168,31 @@ class GitRemote:
                 return ""
             reason = done.stderr_read().strip()[-200:]
             if done.timed_out:
-                # Whatever it has done to its git, it may hold up its teammates once.
+                # An agent that has broken its git delays its teammates only once.
                 self._sandboxes.pop(agent_id, None)
                 break
-        return f"{agent_id} could not be given this: {reason}"
+        return f"could not deliver this to {agent_id}: {reason}"
 
 
 class BareRepository:
-    """Of one pair on the host: every branch that was pushed, complete and checked.
+    """The repository of one pair on the host: every pushed branch, complete and checked.
 
-    What comes here was made by an agent and is hostile until checked: its size, memory and time are bounded, every
-    object is checked and must have all that it refers to, nothing is ever checked out, and no tree is ever listed (a
-    small one can have more files than there are atoms). No configuration or hook gets here: only packs do.
+    Packs come from agents and are untrusted. Their size, memory and time are bounded, and every object
+    is checked together with everything it refers to. Nothing is ever checked out and no tree is ever
+    listed, because a small pack can describe an astronomically large tree. No configuration and no
+    hooks get here, only packs.
     """
 
     def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
-        """`folder` is there from `create`, at the first push, until `remove`."""
+        """Store the arguments; the folder exists from `create`, at the first push, to `remove`."""
         self._git_dir = folder
         self.base_commit = ""
         self.tips = dict.fromkeys(agent_ids, "")
-        """Where each agent's branch is."""
+        """The commit of each agent's branch."""
         self.created = False
 
     def create(self, pack: bytes) -> None:
-        """With the base commit, which is recognised by its id; all branches start from it. Once is enough."""
+        """Create the repository with the base commit, where all branches start, unless it exists."""
         if self.created:
             return
         self.remove()
@@ -191,7 +204,10 @@ class BareRepository:
         self.created = True
 
     def add(self, agent_id: str, commit: str, pack: bytes) -> int:
-        """Take a push and move the agent's branch: how many commits are new. GitError where it is not sound."""
+        """Store a push, move the agent's branch, and return the number of new commits.
+
+        Raises GitError if the pack is invalid.
+        """
         self._index(pack, commit)
         known = [f"^{tip}" for tip in self.known_tips()]
         new_commits = int(self._git("rev-list", "--count", commit, *known))
@@ -200,20 +216,23 @@ class BareRepository:
         return new_commits
 
     def has(self, commit: str) -> bool:
-        """Is there such a commit, and is it really a commit?"""
-        said = self._git("cat-file", "--batch-check=%(objecttype)", stdin=f"{commit}\n".encode())
-        return said == b"commit\n"
+        """Tell whether a commit exists, and is a commit rather than another object."""
+        output = self._git("cat-file", "--batch-check=%(objecttype)", stdin=f"{commit}\n".encode())
+        return output == b"commit\n"
 
     def known_tips(self) -> list[str]:
+        """Return the base commit and the commits of all branches, each once."""
         return list(dict.fromkeys((self.base_commit, *self.tips.values())))
 
     def pack_for(self, commit: str, known: Iterable[str]) -> bytes:
-        """What a commit has beyond the known ones."""
-        revisions = "".join(f"{line}\n" for line in (commit, *(f"^{tip}" for tip in known)))
+        """Return a pack of the objects that a commit has beyond the known commits."""
+        lines = [commit] + [f"^{tip}" for tip in known]
+        revisions = "".join(f"{line}\n" for line in lines)
         options = ("-q", "--revs", "--thin", "--stdout", "--delta-base-offset")
         return self._git("pack-objects", *options, stdin=revisions.encode())
 
     def write_bundle(self, path: Path) -> bool:
+        """Write all branches as a bundle; return False if the repository was never created."""
         if not self.created:
             return False
         draft = self._git_dir / "final.bundle"
@@ -223,10 +242,11 @@ class BareRepository:
         return True
 
     def remove(self) -> None:
+        """Delete the repository, if there is one."""
         remove_tree(self._git_dir)
 
     def _index(self, pack: bytes, commit: str) -> None:
-        """Store a pack, if every object in it is valid, nothing that it refers to is missing, and it has the commit."""
+        """Store a pack; GitError if an object is invalid or missing, or if it lacks the commit."""
         options = ("--stdin", "--fix-thin", "--strict", f"--max-input-size={len(pack) + 1}")
         packs = self._git_dir / "objects" / "pack"
         before = set(packs.iterdir())
@@ -234,40 +254,47 @@ class BareRepository:
             if pack:
                 self._git("index-pack", *options, stdin=pack)
         except BaseException:
-            # Among them the whole pack, where it is sound and what its files say is not: no second push may find it.
+            # git may have stored a pack that it then rejected. A second push must not find it.
             for leftover in set(packs.iterdir()) - before:
                 with suppress(OSError):
                     leftover.unlink()
             raise
         if not self.has(commit):
-            raise GitError("index-pack", 1, f"{commit} is not in what the sandbox gave".encode())
+            raise GitError("index-pack", 1, f"{commit} is not in the pack of the sandbox".encode())
 
     def _git(self, *args: str, stdin: bytes = b"") -> bytes:
-        limit = {"GIT_ALLOC_LIMIT": _MAX_ALLOCATION}
-        words = (*_SETTINGS, *args)
         return git(
-            *words, git_dir=self._git_dir, stdin=stdin, env=limit, timeout_seconds=_CALL_SECONDS
+            *_SETTINGS,
+            *args,
+            git_dir=self._git_dir,
+            stdin=stdin,
+            env={"GIT_ALLOC_LIMIT": _MAX_ALLOCATION},
+            timeout_seconds=_CALL_SECONDS,
         )
 
 
 class _Refused(Exception):
-    """Why a push is not taken, as it can be said to an agent."""
+    """A push was refused; the message is shown to the agent."""
 
 
-def _script(command: str, *words: str) -> list[str]:
-    return ["bash", "-c", script_text("git_remote.sh"), "git_remote", command, TEAM_GIT_DIR, *words]
+def _script_argv(command: str, *arguments: str) -> list[str]:
+    """Return the argv that runs a command of git_remote.sh in a sandbox."""
+    script = script_text("git_remote.sh")
+    return ["bash", "-c", script, "git_remote", command, TEAM_GIT_DIR, *arguments]
 
 
-def _read_pack(sandbox: Sandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()) -> bytes:
-    """What a commit in a sandbox has beyond the known ones."""
-    file = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
-    argv = _script("pack", str(limit_bytes), file, commit, *known)
+def _read_pack(
+    sandbox: Sandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()
+) -> bytes:
+    """Return a pack of the objects that a commit in a sandbox has beyond the known commits."""
+    path = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
+    argv = _script_argv("pack", str(limit_bytes), path, commit, *known)
     done = sandbox.run(argv, timeout_seconds=_SCRIPT_SECONDS)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():
         raise _Refused(f"git could not pack it: {done.stderr_read().strip()[-200:]}")
-    pack = b"" if int(size) > limit_bytes else sandbox.read_file(file)
-    sandbox.run(["rm", "-f", "--", file], timeout_seconds=60)
+    pack = b"" if int(size) > limit_bytes else sandbox.read_file(path)
+    sandbox.run(["rm", "-f", "--", path], timeout_seconds=60)
     if int(size) > limit_bytes or len(pack) > limit_bytes:
         raise _Refused(f"too large: only {limit_bytes} more bytes (packed) may be pushed")
     return pack

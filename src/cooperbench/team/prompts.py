@@ -1,4 +1,4 @@
-"""What agents are told about their work and their teammates: templates, which users can replace."""
+"""Prompts: what agents read about their task and their teammates, from templates that users can replace."""
 
 from __future__ import annotations
 

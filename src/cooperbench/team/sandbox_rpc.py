@@ -1,7 +1,8 @@
-"""Calls from commands in one agent's sandbox to the harness: a request is a file there, and so is its response.
+"""Calls from commands in one agent's sandbox to the harness.
 
-Others register what the verbs (`send`, `read`, `push`, `tool`) mean; `sync` is answered when all that came before it is
-done. Requests come over a stream into the sandbox; where the backend has none, `exec` looks for them.
+A call is a file in the sandbox, and so is its response. Other modules register handlers for the
+verbs `send`, `read`, `push` and `tool`; `sync` is answered once all earlier calls are handled.
+Calls arrive over a stream from the sandbox, or by polling with `exec` if the backend has no streams.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import Sandbox
@@ -25,66 +26,76 @@ from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 TEAM_DIR = "/cooperbench/team"
 BIN_DIR = "/cooperbench/bin"
 POLL_SECONDS = 0.25
-MAX_REQUESTS = 200_000
-"""Of one agent; one that floods is ignored from then on, instead of filling the harness's memory."""
+MAX_CALLS = 200_000
+"""Maximum number of calls per agent; later ones are ignored to protect the harness's memory."""
 LAST_CALL_SECONDS = 5.0
-"""How long an agent that is done can keep us with its last requests."""
-_MAX_REQUEST_BYTES = MAX_MESSAGE_BYTES + 1000
-"""Longer ones are cut to this, which is still too long for a message: the sender is told so."""
-_MAX_LINE_BYTES = _MAX_REQUEST_BYTES * 4 // 3 + 1000
+"""Maximum time spent on the last calls of an agent that has finished."""
+_MAX_CALL_BYTES = MAX_MESSAGE_BYTES + 1000
+"""Longer calls are truncated to this size; the message in them is then refused as too long."""
+_MAX_LINE_BYTES = _MAX_CALL_BYTES * 4 // 3 + 1000
 _MAX_STARTS = 20
-"""How often listening begins again after a failure, or after the agent has killed who listens."""
+"""Maximum number of restarts after a failure, or after the agent has killed the script."""
 _RESTART_SECONDS = 0.1
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
 
 
-class Request(NamedTuple):
+class Call(NamedTuple):
+    """A call from a command in the sandbox."""
+
     verb: str
     name: str
-    """The response has the same."""
+    """Name of the file of this call, and of its response."""
     content: bytes
 
 
 class Response(NamedTuple):
+    """The answer to a call, or to a tool call of an agent."""
+
     code: int
-    """0: done; else the exit code of the command that asked."""
+    """Exit code of the calling command; 0 for success."""
     text: str = ""
-    """For the command: what it prints, or continues with."""
+    """Output of the command, or data that it continues with."""
+
+
+Handler: TypeAlias = Callable[[str, bytes], Response | None]
+"""Handles a call, given its name and content; None means that the response comes later."""
 
 
 class SandboxRpc:
-    """Of one agent. Register handlers, `start` once the sandbox is open, `close` when the agent is done."""
+    """The calls of one agent.
+
+    Register handlers, `start` once the sandbox is open, `close` when the agent is done.
+    """
 
     def __init__(self, agent_id: str, teammates: Sequence[str]) -> None:
         self.agent_id = agent_id
         self.teammates = tuple(teammates)
         self.on_restart: Callable[[], None] = lambda: None
-        """Called when the script in the sandbox was killed and started again: files being written may be lost."""
+        """Called after the script in the sandbox was restarted: files being written may be lost."""
         self.on_lost: Callable[[SandboxDead], None] = lambda _: None
-        """Called when the sandbox has ended though the agent is not done."""
-        self._handlers: dict[str, Callable[[str, bytes], Response | None]] = {
-            "sync": lambda _name, _content: Response(0)
-        }
+        """Called when the sandbox has ended before the agent was done."""
+        self._handlers: dict[str, Handler] = {"sync": lambda _name, _content: Response(0)}
         self._commands: list[str] = []
         self._sandbox: Sandbox | None = None
         self._stream: Stream | None = None
-        """To the script in the sandbox; None where requests are polled for."""
+        """The connection to the script in the sandbox; None if calls are polled."""
         self._outgoing: queue.SimpleQueue[tuple[str, str, bytes] | None] = queue.SimpleQueue()
-        self._known: set[tuple[str, str]] = set()
+        self._seen: set[tuple[str, str]] = set()
         self._serving = threading.Lock()
-        """Held while a request is handled: one at a time, each once, however it came."""
+        """Held while a call is handled: one call at a time, each call once."""
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def handle(
-        self, verb: str, handler: Callable[[str, bytes], Response | None], *commands: str
-    ) -> None:
-        """`handler(name, content)` is called one request at a time; `commands` (files in team/sandbox) make them."""
+    def handle(self, verb: str, handler: Handler, *commands: str) -> None:
+        """Register a handler for a verb, and the commands (files in team/sandbox) that use it.
+
+        Handlers are called one at a time.
+        """
         self._handlers[verb] = handler
         self._commands += commands
 
     def start(self, sandbox: Sandbox, *, streams: bool) -> None:
-        """Put the commands into the sandbox and serve their requests."""
+        """Install the commands in the sandbox and serve their calls."""
         self._sandbox = sandbox
         scripts = ["coop" if name.startswith("coop-") else name for name in self._commands]
         for name in dict.fromkeys(("team.sh", *scripts)):
@@ -92,63 +103,56 @@ class SandboxRpc:
         teammates = "".join(f"{name}\n" for name in self.teammates)
         sandbox.write_file(f"{TEAM_DIR}/teammates", teammates.encode())
         sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
-        how = "streams" if streams else "polled"
-        argv = [
-            "bash",
-            "-c",
-            script_text("install.sh"),
-            "install",
-            TEAM_DIR,
-            how,
-            BIN_DIR,
-            *self._commands,
-        ]
+        transport = "streams" if streams else "polled"
+        argv = _script_argv("install.sh", TEAM_DIR, transport, BIN_DIR, *self._commands)
         sandbox.run_checked(argv, "the team's commands could not be put into the sandbox", 60)
         if streams:
             self._connect(sandbox)
-        # What is put into the sandbox has a thread of its own: an agent that blocks it blocks nobody else.
-        for work in (self._listen, self._write_all):
+        # Files are written by a thread of their own: an agent that blocks it blocks no other agent.
+        for target in (self._listen, self._write_files):
             thread = threading.Thread(
-                target=work, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True
+                target=target, args=(sandbox,), name=f"rpc-{self.agent_id}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
     def put(self, folder: str, name: str, data: bytes) -> None:
-        """Make a file in the team folder, once there is a sandbox and in the order of the calls, until the end."""
+        """Queue a file for the team folder in the sandbox; files are written in order."""
         if not self._ended.is_set():
             self._outgoing.put((folder, name, data))
 
     def answer(self, name: str, work: Callable[[], Response | None]) -> None:
-        """Respond to a request with what `work` gives; None: nothing yet."""
+        """Respond to a call with the result of `work`, unless that is None."""
         try:
             response = work()
-        except Exception as error:  # one request that fails must not cost the agent all that follow
-            response = Response(1, f"the harness could not do it: {error}")
+        except Exception as error:  # one failing call must not end all later ones
+            response = Response(1, f"the harness failed: {error}")
         if response is not None:
             data = f"{response.code}\n{response.text}".encode("utf-8", "replace")
             self.put("responses", name, data)
 
     def last_call(self, *verbs: str) -> None:
-        """The agent is done: handle its requests of these kinds that have not come yet."""
+        """Handle the calls with these verbs that a finished agent has made but that have not arrived."""
         sandbox = self._sandbox
         if sandbox is None or self._ended.is_set():
             return
-        served, deadline = [True], time.monotonic() + LAST_CALL_SECONDS
-        # A sandbox that is gone has no more requests; who takes the patch from it will notice that.
+        deadline = time.monotonic() + LAST_CALL_SECONDS
+        # A dead sandbox has no more calls. Collecting the patch will report it.
         with suppress(SandboxError):
-            while any(served) and not self._flooded() and time.monotonic() < deadline:
-                requests = [one for one in _collect(sandbox, last_call=True) if one.verb in verbs]
-                # Something that takes its time, like a push, is no reason to keep the agent.
+            while not self._is_flooded() and time.monotonic() < deadline:
+                calls = [call for call in _collect(sandbox, last_call=True) if call.verb in verbs]
+                # Do not wait for a slow call such as a push.
                 if not self._serving.acquire(timeout=LAST_CALL_SECONDS):
                     return
                 try:
-                    served = [self._serve(request) for request in requests]
+                    served = [self._serve(call) for call in calls]
                 finally:
                     self._serving.release()
+                if not any(served):
+                    return
 
     def close(self) -> None:
-        """Calling it again does nothing; no thread is left when it returns."""
+        """End all threads. Calling it again does nothing."""
         self._ended.set()
         self._outgoing.put(None)
         if self._stream is not None:
@@ -158,8 +162,8 @@ class SandboxRpc:
                 thread.join(10)
 
     def _connect(self, sandbox: Sandbox) -> None:
-        """To a shell script in the sandbox that blocks on a FIFO, which the commands write to."""
-        argv = ["bash", "-c", script_text("rpc.sh"), "rpc", TEAM_DIR, str(_MAX_REQUEST_BYTES)]
+        """Start the script in the sandbox that reads the commands' calls from a FIFO."""
+        argv = _script_argv("rpc.sh", TEAM_DIR, str(_MAX_CALL_BYTES))
         stream = sandbox.open_stream(argv)
         if stream.stdout.readline(100) != b"ready\n":
             stream.close()
@@ -171,36 +175,41 @@ class SandboxRpc:
             stream.close()
 
     def _listen(self, sandbox: Sandbox) -> None:
+        """Serve calls until the agent is done, reconnecting after failures."""
         for _ in range(_MAX_STARTS):
-            # Fails when the sandbox does not do what it is told, or the pipe was closed at either end.
-            with suppress(SandboxError, OSError, ValueError):
-                for request in self._requests(sandbox):
-                    with self._serving:
-                        self._serve(request)
-                    if self._flooded():
-                        break
+            self._serve_until_failure(sandbox)
             if self._ended.wait(_RESTART_SECONDS):
                 return
             if self._stream is not None:
                 self._stream.close()
-            if self._flooded():
+            if self._is_flooded():
                 return
             try:
                 if self._stream is not None:
                     self._connect(sandbox)
-            except SandboxError as error:
-                if isinstance(error, SandboxDead):
-                    self.on_lost(error)
+            except SandboxDead as error:
+                self.on_lost(error)
+                return
+            except SandboxError:
                 return
             self.on_restart()
 
-    def _requests(self, sandbox: Sandbox) -> Iterator[Request]:
-        """Until the sandbox or the stream ends. The same request may come twice."""
+    def _serve_until_failure(self, sandbox: Sandbox) -> None:
+        # The sandbox may refuse commands, and either end may close the pipe.
+        with suppress(SandboxError, OSError, ValueError):
+            for call in self._calls(sandbox):
+                with self._serving:
+                    self._serve(call)
+                if self._is_flooded():
+                    return
+
+    def _calls(self, sandbox: Sandbox) -> Iterator[Call]:
+        """Yield calls until the sandbox or the stream ends. The same call may come twice."""
         if self._stream is None:
             while not self._ended.wait(POLL_SECONDS):
                 yield from _collect(sandbox)
             return
-        for _ in range(MAX_REQUESTS):
+        for _ in range(MAX_CALLS):
             line = self._stream.stdout.readline(_MAX_LINE_BYTES)
             if len(line) == _MAX_LINE_BYTES:
                 raise SandboxError(
@@ -208,32 +217,32 @@ class SandboxRpc:
                 )
             if not line:
                 return
-            yield from _parse(line)
+            if (call := _parse(line)) is not None:
+                yield call
 
-    def _flooded(self) -> bool:
-        return len(self._known) >= MAX_REQUESTS
+    def _is_flooded(self) -> bool:
+        return len(self._seen) >= MAX_CALLS
 
-    def _serve(self, request: Request) -> bool:
-        """False where it was handled before or cannot be. The caller holds `_serving`."""
-        key = (request.verb, request.name)
-        if (
-            key in self._known
-            or request.verb not in self._handlers
-            or not _NAME.fullmatch(request.name)
-        ):
+    def _serve(self, call: Call) -> bool:
+        """Handle a call; return False if it is invalid or was handled before.
+
+        The caller holds `_serving`.
+        """
+        key = (call.verb, call.name)
+        is_valid = call.verb in self._handlers and _NAME.fullmatch(call.name)
+        if not is_valid or key in self._seen:
             return False
-        self._known.add(key)
-        if self._flooded():
+        self._seen.add(key)
+        if self._is_flooded():
             return False
-        self.answer(
-            request.name, partial(self._handlers[request.verb], request.name, request.content)
-        )
+        self.answer(call.name, partial(self._handlers[call.verb], call.name, call.content))
         return True
 
-    def _write_all(self, sandbox: Sandbox) -> None:
+    def _write_files(self, sandbox: Sandbox) -> None:
+        """Write queued files to the sandbox until `close`."""
         while (file := self._outgoing.get()) is not None:
             folder, name, data = file
-            # Fails when the agent is ending; what it does not get any more is on record as not delivered.
+            # Fails when the agent is ending; messages in it are then recorded as not delivered.
             with suppress(SandboxError, OSError, ValueError):
                 if self._stream is None:
                     sandbox.write_file(f"{TEAM_DIR}/{folder}/{name}", data)
@@ -242,29 +251,34 @@ class SandboxRpc:
                     self._stream.stdin.flush()
 
 
-def _collect(sandbox: Sandbox, *, last_call: bool = False) -> list[Request]:
-    """Requests without a response, a few at a time. On the last call those still being written get a moment."""
-    how = "last" if last_call else ""
-    argv = [
-        "bash",
-        "-c",
-        script_text("collect.sh"),
-        "collect",
-        TEAM_DIR,
-        str(_MAX_REQUEST_BYTES),
-        how,
-    ]
+def _collect(sandbox: Sandbox, *, last_call: bool = False) -> list[Call]:
+    """Return some calls that have no response yet.
+
+    On the last call, the script waits a moment for files that are still being written.
+    """
+    argv = _script_argv(
+        "collect.sh", TEAM_DIR, str(_MAX_CALL_BYTES), "last" if last_call else ""
+    )
     output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _MAX_LINE_BYTES).stdout
-    return [request for line in output.splitlines() for request in _parse(line)]
+    calls = [_parse(line) for line in output.splitlines()]
+    return [call for call in calls if call is not None]
 
 
-def _parse(line: bytes) -> Iterator[Request]:
-    """`VERB NAME CONTENT`, the content in base64; nothing where it is no request."""
-    verb, name, content = [*line.split(b" "), b"", b""][:3]
-    with suppress(ValueError):
-        yield Request(verb.decode().strip(), name.decode().strip(), base64.b64decode(content))
+def _parse(line: bytes) -> Call | None:
+    """Parse a line `VERB NAME [CONTENT]`, with the content in base64; None if it is not a call."""
+    verb, _, rest = line.partition(b" ")
+    name, _, content = rest.partition(b" ")
+    try:
+        return Call(verb.decode().strip(), name.decode().strip(), base64.b64decode(content))
+    except ValueError:
+        return None
+
+
+def _script_argv(name: str, *arguments: str) -> list[str]:
+    """Return the argv that runs a script of team/sandbox with bash."""
+    return ["bash", "-c", script_text(name), name.removesuffix(".sh"), *arguments]
 
 
 def script_text(name: str) -> str:
-    """A script or command that runs in agents' sandboxes."""
+    """Return the text of a script or command that runs in agents' sandboxes."""
     return (files("cooperbench.team") / "sandbox" / name).read_text()

@@ -1,6 +1,8 @@
-"""A folder that all agents of a team see: the harness copies files between their sandboxes, before each step of an
-agent and with each of its messages and tool calls. For each file the last writer wins, and a change wins over a
-removal. What is over a limit stays with the agent, which is told so.
+"""The folder that all agents of a team share.
+
+The harness copies files between the sandboxes before each step of an agent and with each of its
+messages and tool calls. For each file the last writer wins, and a change wins over a removal. A file
+that exceeds a limit is not shared, and its writer is notified.
 """
 
 from __future__ import annotations
@@ -8,19 +10,20 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from cooperbench.errors import SandboxError, SandboxRefused
 from cooperbench.sandbox.base_sandbox import Sandbox
-from cooperbench.team.tools import shown
+from cooperbench.team.teammates import one_line
 
 SHARED_DIR = "/workspace/shared"
 MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 16 << 20
 MAX_FILES = 500
 _SECONDS = 10
+_MAX_REFUSALS_NAMED = 3
 _LARGE = "large"
 _LIST = f"""
 mkdir -p {SHARED_DIR} && cd {SHARED_DIR} || exit 1
@@ -29,35 +32,44 @@ find . -type f -size -{MAX_FILE_BYTES // 1024 + 1}k -exec sha256sum {{}} +
 """
 _LINE = re.compile(rf"([0-9a-f]{{64}}|{_LARGE})  \./(.+)")
 _NAME = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\\]{1,200}")
-"""Relative and without `..`: the agent's own sandbox lists its files, and they are written into those of others."""
+"""A relative path without `..`: agents choose the names, and files are written to other sandboxes."""
 
 
 class File(NamedTuple):
+    """The shared version of a file."""
+
     version: int
-    """A later one is higher, over all files."""
+    """Number of the version; it increases with every change to any file."""
     data: bytes | None
-    """None: it was removed."""
+    """The content; None if the file was removed."""
 
 
 class Copy(NamedTuple):
-    """What an agent has of a file."""
+    """The version of a file that one agent has."""
 
     digest: str
     version: int | None
-    """None: it is not shared."""
+    """The shared version; None if the file is not shared."""
     removals: int = 0
-    """How many there had been by then: after more of them there may be room for it."""
+    """Removals counted so far. After another one there may be room to share the file."""
 
 
 class SharedFolder:
-    """All methods may be called from several threads."""
+    """The shared files of a team. All methods may be called from several threads."""
 
     def __init__(
-        self, announce: Callable[[str, str, str], None], tell: Callable[[str, str, str], None]
+        self,
+        notify_others: Callable[[str, str, str], None],
+        notify: Callable[[str, str, str], None],
     ) -> None:
-        """Both take agent, subject and text; what one did is announced to the others, or told to itself."""
-        self._announce = announce
-        self._tell = tell
+        """Store the callbacks, which both take agent id, subject and text.
+
+        Args:
+            notify_others: Tells the other agents what an agent did.
+            notify: Tells an agent what became of its own files.
+        """
+        self._notify_others = notify_others
+        self._notify = notify
         self._files: dict[str, File] = {}
         self._versions = 0
         self._removals = 0
@@ -66,55 +78,79 @@ class SharedFolder:
         self._lock = threading.Lock()
 
     def attach(self, agent_id: str, sandbox: Sandbox) -> None:
+        """Start sharing with an agent's sandbox."""
         self._copies[agent_id] = {}
         self._sandboxes[agent_id] = (sandbox, threading.Lock())
         self.sync(agent_id)
 
     def detach(self, agent_id: str) -> None:
-        """The agent is done; what it wrote last still goes to the others, if its sandbox is still there."""
+        """Stop sharing with a finished agent, after sharing what it wrote last."""
         with suppress(SandboxError):
             self.sync(agent_id)
         self._sandboxes.pop(agent_id, None)
 
     def sync(self, agent_id: str) -> None:
-        """Damage that an agent does to its folder or tools is ignored; errors of its sandbox pass through."""
-        sandbox, lock = self._sandboxes.get(agent_id, (None, threading.Lock()))
-        with lock, suppress(SandboxRefused):
-            if sandbox is not None and self._take(agent_id, sandbox):
-                self._give(self._copies[agent_id], sandbox)
+        """Copy an agent's changes to the shared files, and the shared files to the agent.
 
-    def _take(self, agent_id: str, sandbox: Sandbox) -> bool:
-        """What the agent has changed; False where its folder could not be listed."""
-        done = sandbox.run(
-            ["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MAX_FILES
-        )
-        if done.returncode != 0 or done.stdout_cut:
-            problem = f"{SHARED_DIR} is not shared: it cannot be listed, or has too many files"
-            self._tell(agent_id, "shared", problem)
+        Damage that the agent does to its folder or tools is ignored; other sandbox errors are raised.
+        """
+        entry = self._sandboxes.get(agent_id)
+        if entry is None:
+            return
+        sandbox, lock = entry
+        with lock, suppress(SandboxRefused):
+            if self._upload(agent_id, sandbox):
+                self._download(self._copies[agent_id], sandbox)
+
+    def _upload(self, agent_id: str, sandbox: Sandbox) -> bool:
+        """Take over what the agent has changed; return False if its folder cannot be listed."""
+        listed = self._list_files(agent_id, sandbox)
+        if listed is None:
             return False
-        lines = map(_LINE.fullmatch, done.stdout_read().splitlines())
-        listed = {line[2]: line[1] for line in lines if line}
-        copies, refused, reason = self._copies[agent_id], list[str](), ""
+        copies = self._copies[agent_id]
         for path in copies.keys() - listed.keys():
             self._remove(agent_id, path, copies.pop(path))
         changed = [
             path for path, digest in listed.items() if self._is_changed(copies.get(path), digest)
         ]
+        refusals: dict[str, str] = {}
         for path in sorted(changed)[:MAX_FILES]:
-            argv, limit = ["head", "-c", str(MAX_FILE_BYTES + 1), f"./{path}"], MAX_FILE_BYTES + 1
-            read = sandbox.run(argv, cwd=SHARED_DIR, timeout_seconds=_SECONDS, output_limit=limit)
-            if read.returncode != 0:
+            data = _read_shared_file(sandbox, path)
+            if data is None:
                 continue
+            version = None
             try:
-                version = self._write(agent_id, path, read.stdout)
-            except ValueError as problem:
-                version, reason = None, reason or str(problem)
-                refused.append(shown(path))
+                version = self._write(agent_id, path, data)
+            except ValueError as error:
+                refusals[path] = str(error)
             copies[path] = Copy(listed[path], version, self._removals)
-        if refused:
-            names = ", ".join(refused[:3]) + (" …" if len(refused) > 3 else "")
-            self._tell(agent_id, "shared", f"Not shared from {SHARED_DIR}: {names}: {reason}")
+        if refusals:
+            self._notify_of_refusals(agent_id, refusals)
         return True
+
+    def _list_files(self, agent_id: str, sandbox: Sandbox) -> dict[str, str] | None:
+        """Return the digests of an agent's files by path; None if they cannot be listed."""
+        done = sandbox.run(
+            ["sh", "-c", _LIST], timeout_seconds=_SECONDS, output_limit=4_000 * MAX_FILES
+        )
+        if done.returncode != 0 or done.stdout_cut:
+            text = f"{SHARED_DIR} is not shared: it cannot be listed, or has too many files"
+            self._notify(agent_id, "shared", text)
+            return None
+        listed = {}
+        for line in done.stdout_read().splitlines():
+            if match := _LINE.fullmatch(line):
+                digest, path = match.groups()
+                listed[path] = digest
+        return listed
+
+    def _notify_of_refusals(self, agent_id: str, refusals: Mapping[str, str]) -> None:
+        """Tell an agent which of its files are not shared, and the first reason."""
+        names = ", ".join([one_line(path) for path in refusals][:_MAX_REFUSALS_NAMED])
+        if len(refusals) > _MAX_REFUSALS_NAMED:
+            names += " …"
+        reason = next(iter(refusals.values()))
+        self._notify(agent_id, "shared", f"Not shared from {SHARED_DIR}: {names}: {reason}")
 
     def _is_changed(self, copy: Copy | None, digest: str) -> bool:
         if copy is None or copy.digest != digest:
@@ -122,7 +158,7 @@ class SharedFolder:
         return copy.version is None and copy.removals != self._removals
 
     def _write(self, agent_id: str, path: str, data: bytes) -> int:
-        """The number of its version; ValueError says why it is not shared."""
+        """Share a file and return its version; ValueError says why it cannot be shared."""
         if not _NAME.fullmatch(path):
             raise ValueError("a name has at most 200 plain characters")
         if len(data) > MAX_FILE_BYTES:
@@ -130,30 +166,35 @@ class SharedFolder:
         with self._lock:
             if path in self._files and self._files[path].data == data:
                 return self._files[path].version
-            kept = {name: one.data for name, one in self._files.items() if one.data is not None}
-            kept[path] = data
-            if len(kept) > MAX_FILES or sum(map(len, kept.values())) > MAX_TOTAL_BYTES:
+            sizes = {
+                name: len(file.data) for name, file in self._files.items() if file.data is not None
+            }
+            sizes[path] = len(data)
+            if len(sizes) > MAX_FILES or sum(sizes.values()) > MAX_TOTAL_BYTES:
                 limits = f"at most {MAX_TOTAL_BYTES} bytes in {MAX_FILES} files"
                 raise ValueError(f"the folder is full: {limits}; remove some")
-            version = self._put(path, data)
-        did = f"{agent_id} wrote {SHARED_DIR}/{shown(path)} ({len(data)} bytes)"
-        self._announce(agent_id, f"file {path}", did)
+            version = self._store(path, data)
+        text = f"{agent_id} wrote {SHARED_DIR}/{one_line(path)} ({len(data)} bytes)"
+        self._notify_others(agent_id, f"file {path}", text)
         return version
 
-    def _remove(self, agent_id: str, path: str, had: Copy) -> None:
+    def _remove(self, agent_id: str, path: str, copy: Copy) -> None:
+        """Remove a shared file that an agent has deleted, unless it has a newer version."""
         with self._lock:
-            if had.version is None or self._files[path].version != had.version:
+            if copy.version is None or self._files[path].version != copy.version:
                 return
-            self._put(path, None)
+            self._store(path, None)
             self._removals += 1
-        self._announce(agent_id, f"file {path}", f"{agent_id} removed {SHARED_DIR}/{shown(path)}")
+        text = f"{agent_id} removed {SHARED_DIR}/{one_line(path)}"
+        self._notify_others(agent_id, f"file {path}", text)
 
-    def _put(self, path: str, data: bytes | None) -> int:
+    def _store(self, path: str, data: bytes | None) -> int:
         self._versions += 1
         self._files[path] = File(self._versions, data)
         return self._versions
 
-    def _give(self, copies: dict[str, Copy], sandbox: Sandbox) -> None:
+    def _download(self, copies: dict[str, Copy], sandbox: Sandbox) -> None:
+        """Write newer versions of shared files to an agent's sandbox."""
         with self._lock:
             files = list(self._files.items())
         for path, file in files:
@@ -161,10 +202,18 @@ class SharedFolder:
             if copy is not None and copy.version in (None, file.version):
                 continue
             if file.data is not None:
-                # Where the agent has a folder of this name there cannot be a file.
+                # Refused if the agent has a folder with this name.
                 with suppress(SandboxRefused):
                     sandbox.write_file(f"{SHARED_DIR}/{path}", file.data)
                     copies[path] = Copy(hashlib.sha256(file.data).hexdigest(), file.version)
             elif copy is not None:
                 sandbox.run(["rm", "-f", f"./{path}"], cwd=SHARED_DIR, timeout_seconds=_SECONDS)
                 del copies[path]
+
+
+def _read_shared_file(sandbox: Sandbox, path: str) -> bytes | None:
+    """Return a file's content, at most one byte over the limit; None if it cannot be read."""
+    limit = MAX_FILE_BYTES + 1
+    argv = ["head", "-c", str(limit), f"./{path}"]
+    done = sandbox.run(argv, cwd=SHARED_DIR, timeout_seconds=_SECONDS, output_limit=limit)
+    return done.stdout if done.returncode == 0 else None
