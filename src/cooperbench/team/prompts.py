@@ -1,4 +1,4 @@
-"""Prompts: what agents read about their task and their teammates, from templates that users can replace."""
+"""Prompts about the task and the teammates, made from templates that users can replace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.models import AgentSlot, Pair, Setting
 
 
-def task_prompt(
+def task_prompt(  # one keyword per factor that the prompt depends on
     pair: Pair,
     slot: AgentSlot,
     setting: Setting,
@@ -31,34 +31,41 @@ def task_prompt(
     features: Mapping[str, bool] | None = None,
     prompts_dir: Path | None = None,
 ) -> str:
-    """What an agent is told, the same for every framework; `features`: the parts of setting team, and which are on."""
+    """Return the prompt of the agent in a slot, which is the same for every framework.
+
+    Args:
+        pair: The features to build.
+        slot: The agent.
+        setting: `coop`, `solo` or `team`.
+        messaging: Whether agents can write to each other.
+        git: Whether agents share a git remote.
+        limits: The agent's limits.
+        features: The parts of setting team, and whether each is switched on.
+        prompts_dir: A folder with templates that replace the built-in ones.
+    """
     from jinja2 import TemplateError
 
-    names = [other.agent_id for other in agent_slots(pair, setting)]
-    teammates = [name for name in names if name != slot.agent_id]
-    texts = [
-        feature.description.read_bytes().decode("utf-8", "replace") for feature in slot.features
-    ]
-    on = {part for part, is_on in (features or {}).items() if is_on}
-    role = None if "roles" not in on else "lead" if slot.agent_id == names[0] else "member"
+    agent_ids = [other.agent_id for other in agent_slots(pair, setting)]
+    teammates = [agent_id for agent_id in agent_ids if agent_id != slot.agent_id]
+    enabled = {part for part, is_on in (features or {}).items() if is_on}
+    role = None
+    if "roles" in enabled:
+        role = "lead" if slot.agent_id == agent_ids[0] else "member"
     try:
-        return (
-            _templates(prompts_dir)
-            .get_template("task.md.j2")
-            .render(
-                setting=setting,
-                agent_id=slot.agent_id,
-                features=[text.strip("\n") for text in texts],
-                teammates=teammates,
-                messaging=messaging and bool(teammates),
-                git=git and bool(teammates),
-                repo_dir=REPO_DIR,
-                limits=_limit_texts(limits),
-                parts=on,
-                role=role,
-                lead=names[0],
-                shared_dir=SHARED_DIR,
-            )
+        template = _templates(prompts_dir).get_template("task.md.j2")
+        return template.render(
+            setting=setting,
+            agent_id=slot.agent_id,
+            features=_descriptions(slot),
+            teammates=teammates,
+            messaging=messaging and bool(teammates),
+            git=git and bool(teammates),
+            repo_dir=REPO_DIR,
+            limits=_limit_texts(limits),
+            parts=enabled,
+            role=role,
+            lead=agent_ids[0],
+            shared_dir=SHARED_DIR,
         )
     except TemplateError as error:
         if prompts_dir is None:
@@ -66,15 +73,26 @@ def task_prompt(
         raise UserError(f"a prompt in {prompts_dir} cannot be used: {error}") from error
 
 
+def _descriptions(slot: AgentSlot) -> list[str]:
+    """Return the descriptions of an agent's features."""
+    descriptions = []
+    for feature in slot.features:
+        text = feature.description.read_bytes().decode("utf-8", "replace")
+        descriptions.append(text.strip("\n"))
+    return descriptions
+
+
 def _limit_texts(limits: Limits) -> list[str]:
+    """Return the limits in words, such as "30 steps"."""
     texts = []
     if limits.steps is not None:
         texts.append(plural(limits.steps, "step"))
     if limits.seconds is not None:
         minutes = round(limits.seconds / 60)
-        texts.append(
-            plural(minutes, "minute") if minutes else plural(round(limits.seconds), "second")
-        )
+        if minutes:
+            texts.append(plural(minutes, "minute"))
+        else:
+            texts.append(plural(round(limits.seconds), "second"))
     if limits.cost is not None:
         texts.append(f"${limits.cost:g} of model use")
     return texts

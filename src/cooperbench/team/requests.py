@@ -151,9 +151,7 @@ class Requests:
                 for request in self._requests
                 if request.recipient == agent_id and request.answer is None
             ]
-            own = [
-                request.outcome() for request in self._requests if request.sender == agent_id
-            ]
+            own = [request.outcome() for request in self._requests if request.sender == agent_id]
         texts = [*to_answer[:_MAX_SHOWN], *own[-_MAX_SHOWN:]] or ["No requests."]
         return Response(0, "\n\n".join(texts) + "\n")
 
@@ -195,14 +193,12 @@ class Requests:
                 request_waiting_seconds=round(waited, 3),
             )
 
-    def _check_request(
-        self, agent_id: str, agent: str, body: str, wait: float
-    ) -> Response | None:
+    def _check_request(self, agent_id: str, agent: str, body: str, wait: float) -> Response | None:
         """Return a refusal if the arguments of a request are invalid."""
         teammates = [other for other in self._team.agent_ids if other != agent_id]
         if agent not in teammates:
-            known = ", ".join(teammates)
-            return Response(2, f"no teammate {printable(agent[:50])!r}; there is: {known}")
+            names = ", ".join(teammates)
+            return Response(2, f"no teammate {printable(agent[:50])!r}; there is: {names}")
         if not body.strip() or len(body) > MAX_BODY_CHARACTERS:
             return Response(2, f"a request has 1 to {MAX_BODY_CHARACTERS} characters")
         if not 0 <= wait <= MAX_WAIT_SECONDS:

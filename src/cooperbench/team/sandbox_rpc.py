@@ -2,7 +2,7 @@
 
 A call is a file in the sandbox, and so is its response. Other modules register handlers for the
 verbs `send`, `read`, `push` and `tool`; `sync` is answered once all earlier calls are handled.
-Calls arrive over a stream from the sandbox, or by polling with `exec` if the backend has no streams.
+Calls arrive over a stream from the sandbox, or by polling if the backend has no streams.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class SandboxRpc:
             self.put("responses", name, data)
 
     def last_call(self, *verbs: str) -> None:
-        """Handle the calls with these verbs that a finished agent has made but that have not arrived."""
+        """Handle the last calls of a finished agent that have these verbs."""
         sandbox = self._sandbox
         if sandbox is None or self._ended.is_set():
             return
@@ -256,9 +256,7 @@ def _collect(sandbox: Sandbox, *, last_call: bool = False) -> list[Call]:
 
     On the last call, the script waits a moment for files that are still being written.
     """
-    argv = _script_argv(
-        "collect.sh", TEAM_DIR, str(_MAX_CALL_BYTES), "last" if last_call else ""
-    )
+    argv = _script_argv("collect.sh", TEAM_DIR, str(_MAX_CALL_BYTES), "last" if last_call else "")
     output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _MAX_LINE_BYTES).stdout
     calls = [_parse(line) for line in output.splitlines()]
     return [call for call in calls if call is not None]
@@ -266,8 +264,8 @@ def _collect(sandbox: Sandbox, *, last_call: bool = False) -> list[Call]:
 
 def _parse(line: bytes) -> Call | None:
     """Parse a line `VERB NAME [CONTENT]`, with the content in base64; None if it is not a call."""
-    verb, _, rest = line.partition(b" ")
-    name, _, content = rest.partition(b" ")
+    verb, _, name_and_content = line.partition(b" ")
+    name, _, content = name_and_content.partition(b" ")
     try:
         return Call(verb.decode().strip(), name.decode().strip(), base64.b64decode(content))
     except ValueError:

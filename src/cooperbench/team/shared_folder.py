@@ -1,8 +1,8 @@
 """The folder that all agents of a team share.
 
 The harness copies files between the sandboxes before each step of an agent and with each of its
-messages and tool calls. For each file the last writer wins, and a change wins over a removal. A file
-that exceeds a limit is not shared, and its writer is notified.
+messages and tool calls. For each file the last writer wins, and a change wins over a removal. A
+file that exceeds a limit is not shared, and its writer is notified.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ find . -type f -size -{MAX_FILE_BYTES // 1024 + 1}k -exec sha256sum {{}} +
 """
 _LINE = re.compile(rf"([0-9a-f]{{64}}|{_LARGE})  \./(.+)")
 _NAME = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[^\x00-\x1f\\]{1,200}")
-"""A relative path without `..`: agents choose the names, and files are written to other sandboxes."""
+"""A relative path without `..`: agents choose the names of files in other sandboxes."""
 
 
 class File(NamedTuple):
@@ -92,7 +92,7 @@ class SharedFolder:
     def sync(self, agent_id: str) -> None:
         """Copy an agent's changes to the shared files, and the shared files to the agent.
 
-        Damage that the agent does to its folder or tools is ignored; other sandbox errors are raised.
+        Damage that the agent does to its folder or tools is ignored; other errors are raised.
         """
         entry = self._sandboxes.get(agent_id)
         if entry is None:

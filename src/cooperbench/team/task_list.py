@@ -98,8 +98,8 @@ class TaskList:
         if not title.strip():
             return Response(2, "the title is empty")
         if assign and assign not in self._team.agent_ids:
-            known = ", ".join(self._team.agent_ids)
-            return Response(2, f"no agent {printable(assign[:50])!r}; there is: {known}")
+            names = ", ".join(self._team.agent_ids)
+            return Response(2, f"no agent {printable(assign[:50])!r}; there is: {names}")
         with self._lock:
             if refusal := self._check_limits(agent_id, title):
                 return refusal
@@ -144,7 +144,12 @@ class TaskList:
                 task.owner = agent_id
             return self._publish(agent_id, task, "update")
 
-    def listing(self, agent_id: str, mine: bool = False, open: bool = False) -> Response:  # noqa: A002  # an option's name
+    def listing(
+        self,
+        agent_id: str,
+        mine: bool = False,
+        open: bool = False,  # noqa: A002  # the name of the option
+    ) -> Response:
         """Show the shared tasks: all, only yours, or only those that are not done."""
         with self._lock:
             tasks = list(self._tasks)

@@ -1,25 +1,29 @@
-"""The agents of one pair as a team: their inboxes, tools and git remote from first to last."""
+"""The agents of one pair as a team: their inboxes, tools and git remote."""
 
 from __future__ import annotations
 
 import threading
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cooperbench.git import GitError
 from cooperbench.storage import write_json
 from cooperbench.team.inbox import Inbox
+from cooperbench.team.requests import Requests
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.team.shared_folder import SharedFolder
-from cooperbench.team.tools import Requests, TaskList, Teammates, run_command, tools_of
+from cooperbench.team.task_list import TaskList
+from cooperbench.team.teammates import Teammates
+from cooperbench.team.tools import make_tools, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cooperbench.models import Message
-    from cooperbench.sandbox.contract import Sandbox
+    from cooperbench.sandbox.base_sandbox import Sandbox
     from cooperbench.storage import PairPaths
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
@@ -30,8 +34,20 @@ TASKS_SCHEMA = "cooperbench.tasks/1"
 TASK_LOG_SCHEMA = "cooperbench.task_log/1"
 
 
+class AgentWork(NamedTuple):
+    """The part of an agent's result that the team's records need."""
+
+    agent_id: str
+    feature_ids: Sequence[int]
+    files_changed: Sequence[str]
+
+
 class Team:
-    """`join` when an agent's sandbox is there, `leave` when the agent is done, `close` in any case."""
+    """The communication of one pair's agents.
+
+    Call `join` when an agent's sandbox is open, `leave` when the agent is done, and `close` at the
+    end in any case.
+    """
 
     def __init__(
         self,
@@ -41,51 +57,67 @@ class Team:
         on_message: Callable[[Message], None],
         features: Mapping[str, bool] | None = None,
     ) -> None:
-        """`features`: the parts of setting team, and which are on."""
+        """Connect inboxes, tools and remote of all agents.
+
+        Args:
+            agent_ids: The agents of the pair.
+            mailbox: Where messages go; None if agents cannot write to each other.
+            remote: The shared git remote; None if there is none.
+            on_message: Called with every message.
+            features: The parts of setting team, and whether each is switched on.
+        """
         self._features = dict(features or {})
-        self._on = {part for part, on in self._features.items() if on}
+        self._enabled = {part for part, is_on in self._features.items() if is_on}
         self.mailbox = mailbox
-        """None: they cannot write to each other."""
         self.remote = remote
-        """None: they share no repository."""
+        self._on_message = on_message
         self._rpcs: dict[str, SandboxRpc] = {}
         self.inboxes: dict[str, Inbox] = {}
-        team = Teammates(
-            tuple(agent_ids), lambda agent_id: self.inboxes[agent_id].step, self._refresh
+        teammates = Teammates(
+            agent_ids=tuple(agent_ids),
+            step_of=lambda agent_id: self.inboxes[agent_id].step,
+            notify=self._notify_if_refreshing,
         )
-        self.tasks = TaskList(team) if "task_list" in self._on else None
-        self.requests = Requests(team) if "protocol" in self._on else None
-        self.shared = SharedFolder(team.announce, self._tell) if "scratchpad" in self._on else None
-        together = self.tasks or self.requests or self.shared
-        for agent_id in agent_ids if mailbox or remote or together else ():
-            rpc = SandboxRpc(agent_id, [other for other in agent_ids if other != agent_id])
-            self._rpcs[agent_id] = rpc
-            if mailbox is not None or together:
-                self.inboxes[agent_id] = Inbox(
-                    rpc, mailbox, on_message, partial(self._sync, agent_id)
-                )
-            if tools := self.tools(agent_id):
-                rpc.handle("tool", partial(_use_tool, rpc, tools), *tools)
-            if remote is not None:
-                rpc.handle("push", partial(_push, remote, agent_id))
+        self.tasks = TaskList(teammates) if "task_list" in self._enabled else None
+        self.requests = Requests(teammates) if "protocol" in self._enabled else None
+        self.shared_folder: SharedFolder | None = None
+        if "scratchpad" in self._enabled:
+            self.shared_folder = SharedFolder(teammates.notify_others, self._notify)
+        has_tools = bool(self.tasks or self.requests or self.shared_folder)
+        if mailbox or remote or has_tools:
+            for agent_id in agent_ids:
+                others = [other for other in agent_ids if other != agent_id]
+                self._connect(agent_id, others, has_inbox=mailbox is not None or has_tools)
+
+    def _connect(self, agent_id: str, others: Sequence[str], *, has_inbox: bool) -> None:
+        """Create the RPC of an agent, with handlers for everything that is switched on."""
+        rpc = SandboxRpc(agent_id, others)
+        self._rpcs[agent_id] = rpc
+        if has_inbox:
+            synchronize = partial(self._synchronize, agent_id)
+            self.inboxes[agent_id] = Inbox(rpc, self.mailbox, self._on_message, synchronize)
+        if tools := self.tools(agent_id):
+            rpc.handle("tool", partial(_handle_tool, rpc, tools), *tools)
+        if self.remote is not None:
+            rpc.handle("push", partial(_handle_push, self.remote, agent_id))
 
     def tools(self, agent_id: str) -> Tools:
-        if self.tasks is None and self.requests is None:
-            return {}
-        return tools_of(agent_id, self.tasks, self.requests, partial(self._sync, agent_id))
+        """Return the tools of an agent by command name."""
+        synchronize = partial(self._synchronize, agent_id)
+        return make_tools(agent_id, self.tasks, self.requests, synchronize)
 
-    def _sync(self, agent_id: str) -> None:
-        """Whoever hears of a file from its writer finds it there."""
-        if self.shared is not None:
-            self.shared.sync(agent_id)
+    def _synchronize(self, agent_id: str) -> None:
+        """Share an agent's files before others can read a message or task that mentions them."""
+        if self.shared_folder is not None:
+            self.shared_folder.sync(agent_id)
 
-    def _tell(self, agent_id: str, subject: str, text: str) -> None:
+    def _notify(self, agent_id: str, subject: str, text: str) -> None:
         self.inboxes[agent_id].update(subject, text)
 
-    def _refresh(self, agent_id: str, subject: str, text: str) -> None:
-        """What others did, shown unasked."""
-        if "auto_refresh" in self._on:
-            self._tell(agent_id, subject, text)
+    def _notify_if_refreshing(self, agent_id: str, subject: str, text: str) -> None:
+        """Show an agent what others did, if `auto_refresh` is on."""
+        if "auto_refresh" in self._enabled:
+            self._notify(agent_id, subject, text)
 
     def join(
         self,
@@ -97,12 +129,13 @@ class Team:
         base_commit: str,
         base_git_dir: str,
     ) -> None:
+        """Set up the commands, shared folder and git remote in an agent's sandbox."""
         rpc = self._rpcs.get(agent_id)
         if rpc is None:
             return
         rpc.start(sandbox, streams=streams)
-        if self.shared is not None:
-            self.shared.attach(agent_id, sandbox)
+        if self.shared_folder is not None:
+            self.shared_folder.attach(agent_id, sandbox)
         if self.tasks is not None:
             self.tasks.started = time.monotonic()
         if self.remote is not None:
@@ -115,15 +148,16 @@ class Team:
             )
 
     def leave(self, agent_id: str) -> None:
-        """What it has already sent is still delivered; teammates who write to it from now on are told so."""
+        """Deliver what a finished agent has sent, and notify its teammates that it has finished."""
         if agent_id in self.inboxes:
             self._rpcs[agent_id].last_call("read", "send", "tool")
             self.inboxes[agent_id].close()
-        if self.shared is not None:
-            self.shared.detach(agent_id)
-        for part in (self.tasks, self.requests):
-            if part is not None:
-                part.end(agent_id)
+        if self.shared_folder is not None:
+            self.shared_folder.detach(agent_id)
+        if self.tasks is not None:
+            self.tasks.end(agent_id)
+        if self.requests is not None:
+            self.requests.end(agent_id)
         if self.mailbox is not None:
             self.mailbox.finish(agent_id)
         if self.remote is not None:
@@ -132,7 +166,7 @@ class Team:
             self._rpcs[agent_id].close()
 
     def close(self) -> None:
-        """End what is still open; what was said and done can still be read. Calling it again does nothing."""
+        """End whatever is still open. Records can still be written; closing again does nothing."""
         for agent_id, inbox in self.inboxes.items():
             inbox.close()
             if self.requests is not None:
@@ -142,65 +176,79 @@ class Team:
         if self.mailbox is not None:
             self.mailbox.close()
 
-    def write_records(
-        self, paths: PairPaths, agents: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """What was said, done and shared, to files; what result.json says of it, beside its `agents`."""
+    def write_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> dict[str, Any]:
+        """Write conversation.json and the team's files; return the team's keys of result.json."""
         result: dict[str, Any] = {"messages": 0}
         if self.mailbox is not None:
-            features = {agent["agent_id"]: agent["feature_ids"][0] for agent in agents}
-            said = [
+            result["messages"] = self._write_conversation(paths, agents)
+        if self.remote is not None:
+            has_bundle = False
+            # The bundle is a record only: the agents' work does not depend on it.
+            with suppress(GitError):
+                has_bundle = self.remote.write_bundle(paths.team_bundle)
+            bundle = paths.team_bundle.name if has_bundle else None
+            result["git"] = {**self.remote.counts, "bundle": bundle}
+        if self._features:
+            result["team_features"] = self._features
+            result["metrics"] = self._write_task_records(paths, agents)
+        return result
+
+    def _write_conversation(self, paths: PairPaths, agents: Sequence[AgentWork]) -> int:
+        """Write conversation.json and return the number of messages."""
+        assert self.mailbox is not None
+        feature_of = {agent.agent_id: agent.feature_ids[0] for agent in agents}
+        messages = []
+        for message in self.mailbox.messages():
+            delivery = self.inboxes[message.recipient].delivery(message.sequence)
+            messages.append(
                 {
                     "sequence": message.sequence,
                     "from": message.sender,
                     "to": message.recipient,
                     "message": message.text,
                     "timestamp": message.timestamp,
-                    "feature_id": features[message.sender],
+                    "feature_id": feature_of[message.sender],
                     "sender_step": message.sender_step,
-                    **self.inboxes[message.recipient].delivery(message.sequence)._asdict(),
+                    **delivery._asdict(),
                 }
-                for message in self.mailbox.messages()
-            ]
-            write_json(paths.conversation, {"schema": CONVERSATION_SCHEMA, "messages": said})
-            result["messages"] = len(said)
-        if self.remote is not None:
-            kept = False
-            with suppress(GitError):  # a record: the agents' work does not depend on it
-                kept = self.remote.write_bundle(paths.team_bundle)
-            result["git"] = self.remote.counts | {
-                "bundle": paths.team_bundle.name if kept else None
-            }
-        if self._features:
-            log, metrics = dict[str, Any](), dict[str, Any]()
-            if self.tasks is not None:
-                log["changes"] = self.tasks.log()
-                metrics |= self.tasks.metrics(
-                    {agent["agent_id"]: agent["files_changed"] for agent in agents}
-                )
-            if self.requests is not None:
-                log["requests"] = self.requests.log()
-                metrics |= self.requests.metrics()
-            tasks = self.tasks.tasks() if self.tasks is not None else []
-            write_json(paths.tasks, {"schema": TASKS_SCHEMA, "tasks": tasks})
-            write_json(paths.task_log, {"schema": TASK_LOG_SCHEMA, **log})
-            result |= {"team_features": self._features, "metrics": metrics}
-        return result
+            )
+        write_json(paths.conversation, {"schema": CONVERSATION_SCHEMA, "messages": messages})
+        return len(messages)
+
+    def _write_task_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> dict[str, Any]:
+        """Write tasks.json and task_log.json; return the metrics of the team's tools."""
+        tasks: list[dict[str, Any]] = []
+        log: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
+        if self.tasks is not None:
+            tasks = [asdict(task) for task in self.tasks.tasks()]
+            log["changes"] = [asdict(change) for change in self.tasks.log()]
+            files_changed = {agent.agent_id: agent.files_changed for agent in agents}
+            metrics |= asdict(self.tasks.metrics(files_changed))
+        if self.requests is not None:
+            log["requests"] = [asdict(request) for request in self.requests.log()]
+            metrics |= asdict(self.requests.metrics())
+        write_json(paths.tasks, {"schema": TASKS_SCHEMA, "tasks": tasks})
+        write_json(paths.task_log, {"schema": TASK_LOG_SCHEMA, **log})
+        return metrics
 
 
-def _use_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:
-    command, *words = content.decode("utf-8", "replace").split("\0")[:-1] or [""]
-    if command not in tools:
+def _handle_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:
+    """Run a tool for a command in the sandbox; the content is its argv, each ended by a NUL."""
+    argv = content.decode("utf-8", "replace").split("\0")[:-1]
+    if not argv or argv[0] not in tools:
         return Response(2, "there is no such tool")
-    work = partial(run_command, command, tools[command], words)
+    command, *arguments = argv
+    work = partial(run_command, command, tools[command], arguments)
     if command != "coop-request":
         return work()
-    # It waits for somebody else, which is no reason to keep the agent's other calls waiting.
-    threading.Thread(
+    # A request waits for another agent, so it gets a thread: the agent's other calls go on.
+    thread = threading.Thread(
         target=rpc.answer, args=(name, work), name=f"request-{name}", daemon=True
-    ).start()
+    )
+    thread.start()
     return None
 
 
-def _push(remote: GitRemote, agent_id: str, _name: str, content: bytes) -> Response:
+def _handle_push(remote: GitRemote, agent_id: str, _name: str, content: bytes) -> Response:
     return remote.push(agent_id, content.decode("ascii", "replace").strip())

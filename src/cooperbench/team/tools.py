@@ -40,9 +40,7 @@ def make_tools(
         methods["coop-request"] = requests.ask
         methods["coop-respond"] = requests.respond
         methods["coop-pending"] = requests.pending
-    return {
-        name: _bind_to_agent(agent_id, method, before_call) for name, method in methods.items()
-    }
+    return {name: _bind_to_agent(agent_id, method, before_call) for name, method in methods.items()}
 
 
 def _bind_to_agent(agent_id: str, method: Tool, before_call: Callable[[], None]) -> Tool:
@@ -50,13 +48,13 @@ def _bind_to_agent(agent_id: str, method: Tool, before_call: Callable[[], None])
     bound = partial(method, agent_id)
 
     @wraps(method)
-    def tool(**arguments: object) -> Response:
+    def _tool(**arguments: object) -> Response:
         before_call()
         return bound(**arguments)
 
     # MCP servers and `run_command` read the parameters from here.
-    vars(tool)["__signature__"] = signature(bound, eval_str=True)
-    return tool
+    vars(_tool)["__signature__"] = signature(bound, eval_str=True)
+    return _tool
 
 
 class _ToolArgumentParser(argparse.ArgumentParser):

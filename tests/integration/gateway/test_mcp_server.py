@@ -18,7 +18,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from cooperbench.gateway.mcp_server import mcp_endpoint
-from cooperbench.team.tools import Requests, TaskList, Teammates, tools_of
+from cooperbench.team.requests import Requests
+from cooperbench.team.task_list import TaskList
+from cooperbench.team.teammates import Teammates
+from cooperbench.team.tools import make_tools
 from tests.support.gateway.sessions import AtWork, agent_at_work
 
 if TYPE_CHECKING:
@@ -177,7 +180,7 @@ def test_an_agent_of_a_team_has_its_tools_and_others_do_not(
     tasks = TaskList(team)
     requests = Requests(team)
     assert server.tools("token-1") == ["send_message", "wait_for_message"]
-    at_work.session.tools = tools_of("agent1", tasks, requests)
+    at_work.session.tools = make_tools("agent1", tasks, requests)
     assert server.tools("token-1") == ["send_message", "wait_for_message", *at_work.session.tools]
     made = server.call("token-1", "coop-task-create", title="it's mine", assign="agent2")
     assert made == "#1 [open] agent2: it's mine\n"

@@ -105,7 +105,7 @@ def test_what_is_no_commit_or_not_in_the_pack_is_refused(
 ) -> None:
     tree = source.git("rev-parse", "HEAD^{tree}").decode().strip()
     for what in (tree, "2" * 40):
-        with pytest.raises(GitError, match="not in what the sandbox gave"):
+        with pytest.raises(GitError, match="not in the pack of the sandbox"):
             repository.add("agent1", what, b"")
     other = BareRepository(source.folder.parent / "other.git", ["agent1"])
     other.base_commit = "3" * 40

@@ -100,7 +100,7 @@ def test_whoever_sends_too_many_is_told_so(
         "0\n",
         "2\n",
     ]
-    assert "you have sent enough: at most 3 messages" in done.stderr_read()
+    assert "message limit reached: at most 3 messages" in done.stderr_read()
     assert [message.text for message in agent.mailbox.messages()] == ["text 1", "text 2", "text 3"]
 
 

@@ -371,7 +371,7 @@ def test_something_else_at_the_port_is_an_error() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_url_is_said_without_its_password(url: str) -> None:
-    with pytest.raises(UserError, match="is no Redis URL") as problem:
+    with pytest.raises(UserError, match="is not a Redis URL") as problem:
         RedisClient(url)
     assert "\n" not in str(problem.value)
     assert "sw@rd" not in str(problem.value)

@@ -200,14 +200,14 @@ def test_what_is_too_much_is_refused(
     big = "head -c 3500000 /dev/zero | tr '\\0' x | send_message agent2"
     assert agent.run(big).returncode == 0
     done = agent.run(big)
-    assert (done.returncode, "enough" in done.stderr_read()) == (2, True)
+    assert (done.returncode, "limit reached" in done.stderr_read()) == (2, True)
     assert agent.run("send_message agent2 short").returncode == 0
 
 
 def test_an_agent_that_floods_is_no_longer_listened_to(
     agent_sandboxes: AgentSandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_rpc, "MAX_REQUESTS", 50)
+    monkeypatch.setattr(sandbox_rpc, "MAX_CALLS", 50)
     agent = agent_sandboxes.open()
     done = agent.run(
         'for n in $(seq 100); do echo "sync flood$n" 1<>/cooperbench/team/bell; done; send_message agent2 hi'

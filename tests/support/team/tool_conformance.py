@@ -65,4 +65,4 @@ class ToolConformance:
             # A name in the sandbox is worth nothing: the sender is whose sandbox it is.
             run("agent3", "echo agent1 >/cooperbench/team/agent; coop-task-create forged")
             assert team.tasks is not None
-            assert team.tasks.tasks()[-1]["created_by"] == "agent3"
+            assert team.tasks.tasks()[-1].created_by == "agent3"

@@ -6,19 +6,21 @@ import threading
 import time
 from collections import Counter
 
-from cooperbench.team.tools import MAX_CHANGES, TaskList, Teammates, run_command, tools_of
+from cooperbench.team.task_list import MAX_CHANGES, TaskList
+from cooperbench.team.teammates import Teammates
+from cooperbench.team.tools import make_tools, run_command
 
 AGENTS = tuple(f"agent{number}" for number in range(1, 17))
 
 
 def make() -> tuple[TaskList, list[tuple[str, str, str]]]:
-    told: list[tuple[str, str, str]] = []
-    return TaskList(Teammates(AGENTS, lambda _: 1, lambda *what: told.append(what))), told
+    notices: list[tuple[str, str, str]] = []
+    return TaskList(Teammates(AGENTS, lambda _: 1, lambda *notice: notices.append(notice))), notices
 
 
 def test_ten_thousand_tasks_are_listed_in_bounds_and_fast() -> None:
     tasks, _ = make()
-    tools = tools_of("agent1", tasks, None)
+    tools = make_tools("agent1", tasks, None)
     started = time.monotonic()
     for number in range(1, 10_001):
         tasks.create("agent1", f"task {number} " + "x" * 900)
@@ -27,11 +29,11 @@ def test_ten_thousand_tasks_are_listed_in_bounds_and_fast() -> None:
     listing = run_command("coop-task-list", tools["coop-task-list"], [])
     assert time.monotonic() - started < 20
     assert listing.text.startswith("#9001 [open] nobody: task 9001 xxx")
-    assert listing.text.endswith("… and 9900 more tasks\n")
+    assert listing.text.endswith("… and 9,900 more tasks\n")
     assert len(listing.text) < 30_000
     open_ones = run_command("coop-task-list", tools["coop-task-list"], ["--open"])
     assert open_ones.text.endswith("… and 900 more tasks\n")
-    assert tasks.metrics({"agent2": ["src/x"]})["tasks_done"] == 9_000
+    assert tasks.metrics({"agent2": ["src/x"]}).tasks_done == 9_000
 
 
 def test_an_agent_cannot_fill_the_record_without_end() -> None:
@@ -39,7 +41,7 @@ def test_an_agent_cannot_fill_the_record_without_end() -> None:
     for _ in range(MAX_CHANGES):
         tasks.create("agent1", "again")
     refused = tasks.create("agent1", "once more")
-    assert (refused.code, "enough" in refused.text) == (2, True)
+    assert (refused.code, "Limit" in refused.text) == (2, True)
     assert tasks.create("agent2", "mine").code == 0
 
 
@@ -63,25 +65,25 @@ def test_sixteen_who_claim_at_once_have_one_winner_each() -> None:
         thread.join()
     assert set(won.values()) == {1}
     assert len(won) == 100
-    assert tasks.metrics({})["claims_lost"] == 1_500
+    assert tasks.metrics({}).claims_lost == 1_500
 
 
 def test_who_may_change_a_task() -> None:
-    tasks, told = make()
+    tasks, notices = make()
     tasks.create("agent1", "change src/a.py and b.py", "agent2")
     assert tasks.claim("agent3", 1).text == "task 1 belongs to agent2"
     assert tasks.update("agent3", 1, "done").code == 2
     assert tasks.update("agent1", 1, "blocked", "wait").code == 0
-    assert tasks.tasks()[0]["owner"] == "agent2"
+    assert tasks.tasks()[0].owner == "agent2"
     assert tasks.update("agent1", 1, "open").code == 0
-    assert tasks.tasks()[0]["owner"] is None
+    assert tasks.tasks()[0].owner is None
     assert tasks.update("agent3", 1, "in_progress").code == 0
     assert tasks.claim("agent3", 1).code == 0
     assert tasks.update("agent3", 1, "done").code == 0
     assert tasks.claim("agent3", 1).text == "task 1 is done"
     line = "agent1 created #1 [open] agent2: change src/a.py and b.py"
-    assert told[:15] == [(other, "task 1", line) for other in AGENTS[1:]]
+    assert notices[:15] == [(other, "task 1", line) for other in AGENTS[1:]]
     changed = {"agent3": ["src/a.py"], "agent4": ["src/a.py", "lib/b.py", "other/c.py"]}
     metrics = tasks.metrics(changed)
-    assert metrics["changes_to_files_of_others_tasks"] == 2
-    assert metrics["claims_per_agent"]["agent3"] == 2
+    assert metrics.changes_to_files_of_others_tasks == 2
+    assert metrics.claims_per_agent["agent3"] == 2
