@@ -18,7 +18,7 @@ _FIXED_SPACE = "\u00a0"
 
 
 def hundredths_text(share: float, digits: int = 0) -> str:
-    """`63` for 0.625: halves go away from zero, as in `hundredths` of the page's 2_format.js.
+    """`63` for 0.625: halves go away from zero, as in `hundredths` of the page's 02_format.js.
 
     29/200 is 14.5 %, though 100 times its nearest floating-point number is a little less: hence the first rounding.
     """

@@ -54,7 +54,7 @@ LOSSES: Mapping[Loss, Meaning] = {
         "⚡", "conflict", "each passes alone, git cannot merge them, a union merge fails"
     ),
     "integration": Meaning(
-        "≠", "failed together", "they merge, and that fails or its tests did not decide"
+        "≠", "failed together", "the patches merge, but the merged code fails its tests"
     ),
 }
 """How a judged pair ended: `failed` is split by the first thing that went wrong."""

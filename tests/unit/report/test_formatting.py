@@ -50,7 +50,7 @@ def test_the_page_rounds_like_the_terminal() -> None:
     shares = [passed / of for passed, of in COUNTS]
     shares += [first - second for first in shares[:30] for second in shares[::40]]
     script = (
-        files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
+        files("cooperbench.report.page").joinpath("assets/02_format.js").read_text(encoding="utf-8")
     )
     script += f"\nconst asked = {json.dumps(shares)};"
     script += "\nconsole.log(JSON.stringify(asked.map((share) => [hundredths(share), hundredths(share, 1)])));"

@@ -6,15 +6,17 @@ The details of a pair are passed on as the files have them. Long texts are cut, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import TEAM_SUMS, analyse
-from cooperbench.report.compare import analyse_studies
+from cooperbench.report.compare import Comparison, analyse_studies
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
+from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
+from cooperbench.report.failures import failed_tests, failure_reason
 from cooperbench.report.fields import listed, mapping, seconds_between, text_or_none
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
@@ -48,9 +50,8 @@ _OF_ENTRIES = (
     "thought",
     "observation",
 )
-SCHEMA = "cooperbench.page/2"
+SCHEMA = "cooperbench.page/3"
 _MAX_PROBLEMS = 2_000
-_MAX_ERROR_CHARACTERS = 300
 _MAX_TASKS = 100
 OUTCOMES: dict[str, Meaning] = {
     **{str(loss): one for loss, one in LOSSES.items()},
@@ -81,7 +82,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
     difficulty = analysis.difficulty
     one_dataset = len({run.dataset for run in runs}) == 1
     has_curve = one_dataset and bool(difficulty.curves) and difficulty.curves[0].is_telling
-    pairs = _pairs(series)
+    pairs = _pairs(series, read_feature_titles(runs, {key for side in series for key in side.pairs}))
     outcomes = [cell["outcome"] for pair in pairs for cell in pair["cells"] if cell]
     return {
         "schema": SCHEMA,
@@ -96,7 +97,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
             {"id": side.label, "run": side.run.name, "setting": side.setting} for side in series
         ],
         "rates": [asdict(row) for row in analysis.rates],
-        "deficits": [asdict(one) for one in analysis.coordination_deficits if one.n],
+        "deficits": _deficits(analysis.coordination_deficits, series),
         "without_solo": analysis.coop_without_solo,
         "left_out": left_out_lines(runs),
         "difficulty": asdict(difficulty) | {"scores": len(difficulty.scores)}
@@ -113,6 +114,21 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
+def _deficits(
+    comparisons: Sequence[Comparison], series: Sequence[Side]
+) -> list[dict[str, Any]]:
+    """Return a row for each model; its label also names setting and run where a model has several."""
+    known = [comparison for comparison in comparisons if comparison.n]
+    sides = {side.label: side for side in series}
+    models = [sides[comparison.second].run.configuration for comparison in known]
+    rows = []
+    for comparison, model in zip(known, models, strict=True):
+        label = model if models.count(model) == 1 else f"{model} ({comparison.second})"
+        setting = sides[comparison.second].setting
+        rows.append({**asdict(comparison), "label": label, "setting": setting})
+    return rows
+
+
 def _ablations(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """The tables of the terminal, headings first; none where arms cannot be compared."""
     try:
@@ -122,7 +138,7 @@ def _ablations(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [{"title": table.title, "rows": table.texts, "notes": table.notes} for table in tables]
 
 
-def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
+def _pairs(series: Sequence[Side], titles: Mapping[FeatureKey, str]) -> list[dict[str, Any]]:
     """Each with a cell for each series, None where it is not in it."""
     by_series = [side.pairs for side in series]
     cells = iter(range(sum(map(len, by_series))))
@@ -134,6 +150,7 @@ def _pairs(series: Sequence[Side]) -> list[dict[str, Any]]:
             "task": key.task_id,
             "features": key.features,
             "name": key.group,
+            "titles": [titles.get((key.repo, key.task_id, feature)) for feature in key.features],
             "cells": [_cell(*pairs[key]) if key in pairs else None for pairs in numbered],
         }
         for order, key in enumerate(sorted({key for pairs in by_series for key in pairs}))
@@ -152,8 +169,8 @@ def _cell(number: int, pair: PairData) -> dict[str, Any]:
         "unsound": pair.unsound_text,
         "suspicious": len(pair.suspicious),
     }
-    if error := pair.error or (pair.merged.get("error") if pair.state == "failed" else ""):
-        cell["error"] = str(error)[:_MAX_ERROR_CHARACTERS]
+    if reason := failure_reason(pair):
+        cell["reason"] = reason
     return cell
 
 
@@ -168,6 +185,9 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     detail = {
         "outcome": outcome_of(pair),
         "error": pair.error,
+        "reason": failure_reason(pair),
+        "seconds": round(pair.duration_seconds, 1),
+        "failures": [asdict(failure) for failure in failed_tests(pair)],
         "unsound": pair.unsound_text,
         "suspicious": [cut(text, 500) for text in pair.suspicious_texts],
         "problems": [*pair.problems, *(found.problems if found else ())],

@@ -66,7 +66,7 @@ def test_first_page_tells_the_deficit_and_lists_every_pair(
     assert "% of pairs, with 95 % interval" in browser.text("#success-rates svg")
     assert "US dollars" in browser.text("#cost-and-time svg")
     assert [
-        "n = " in text for text in browser.texts("#success-rates > figure > .scroller text.end")
+        "n = " in text for text in browser.texts("#success-rates > figure > .drawing text.end")
     ] == [True] * 7
     assert "eval.json is not whole JSON" in browser.text("#what-could-not-be-read")
     browser.assert_silent()
@@ -106,12 +106,12 @@ def test_clicking_a_part_of_a_bar_shows_its_pairs(browser: Browser, page: Path) 
 
 def test_sorting_by_cost_goes_both_ways(browser: Browser, page: Path) -> None:
     browser.open(page)
-    costs = f"{ROWS} td:nth-child(6)"
-    browser.click(".pairs th:nth-child(6) button")
+    costs = f"{ROWS} td:nth-child(7)"
+    browser.click(".pairs th:nth-child(7) button")
     down = [text for text in browser.texts(costs) if text != "–"]
     assert down == sorted(down, reverse=True)
     assert set(down) == {"$0.50", "$1.50"}
-    browser.click(".pairs th:nth-child(6) button")
+    browser.click(".pairs th:nth-child(7) button")
     up = [text for text in browser.texts(costs) if text != "–"]
     assert up == down[::-1]
     assert browser.texts(costs)[-1] == "–", "what has no cost comes last"
@@ -149,7 +149,7 @@ def test_everything_can_be_reached_by_keys(browser: Browser, page: Path) -> None
 def test_pair_shows_lanes_messages_diffs_tests_and_files(browser: Browser, page: Path) -> None:
     browser.open(page, CONFLICT_ADDRESS)
     assert browser.texts(".lanes .lane-head") == [
-        f"agent{n} feature {CONFLICT.features[n - 1]}" for n in (1, 2)
+        f"agent{n} f{CONFLICT.features[n - 1]}" for n in (1, 2)
     ]
     assert sorted(browser.texts(".entry.message .text")) == sorted(talk.text for talk in TALK)
     browser.until(lambda: browser.count(".arrows .stroke-lane") == len(TALK))
@@ -387,7 +387,7 @@ def test_rows_come_also_when_one_scrolls_on_before_the_next_frame(
 def test_times_in_the_lanes_are_rounded_not_cut(browser: Browser, page: Path) -> None:
     browser.open(page)
     script = (
-        files("cooperbench.report.page").joinpath("assets/2_format.js").read_text(encoding="utf-8")
+        files("cooperbench.report.page").joinpath("assets/02_format.js").read_text(encoding="utf-8")
     )
     times = {
         0: "0:00.0",
@@ -477,7 +477,7 @@ def test_many_agents_have_a_lane_each_and_a_curve(browser: Browser, tmp_path: Pa
         tmp_path / "many.html",
         address_of("a_task", 1, "_".join(f"f{one}" for one in everyone), "run=many:coop"),
     )
-    assert browser.texts(".lanes .lane-head")[15] == "agent16 feature 16"
+    assert browser.texts(".lanes .lane-head")[15] == "agent16 f16"
     assert browser.count(".strip g .lane") == 16
     assert "agent15 and agent16" not in browser.text("#coordination")  # the first forty of 120
     assert "… 80 more" in browser.text("#coordination")

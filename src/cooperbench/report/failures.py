@@ -1,0 +1,140 @@
+"""Why a pair failed: one line for tables, and the failing tests with their errors for the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cooperbench.report.fields import mapping, number, text_or_none
+from cooperbench.report.pairs import PairData
+
+MAX_REASON_CHARACTERS = 300
+MAX_EXCERPT_LINES = 18
+_LINES_BEFORE_ERROR = 12
+_MAX_LINE_CHARACTERS = 400
+_NEXT_FAILURE = re.compile(r"={5}|_{5}|-{20}|FAILED |FAIL:? |ERROR:? ")
+_IMPLICIT_ASSERTION = re.compile(r"E +assert |\s*expect\(")
+"""Lines of an assertion that pytest and Jest print without the name of the exception."""
+
+
+@dataclass(frozen=True)
+class FailedTests:
+    """A test run that failed, with its first error."""
+
+    subject: str
+    """The patch that was tested: an agent's id, `solo` or `merged`."""
+    feature_id: str
+    tests_failed: int
+    tests_run: int
+    test: str | None
+    """The first failing test; None where the output does not name one."""
+    error: str
+    """The error that it raised, with its message where the output has one."""
+    excerpt: str
+    """The lines of the output around the error."""
+
+
+def failure_reason(pair: PairData) -> str:
+    """Return one line that says why a pair has no success; empty where it passed or is not finished."""
+    if pair.error:
+        return pair.error[:MAX_REASON_CHARACTERS]
+    if pair.state != "failed":
+        return ""
+    return _reason_of_failure(pair)[:MAX_REASON_CHARACTERS]
+
+
+def _reason_of_failure(pair: PairData) -> str:
+    if pair.loss == "capability":
+        failing = [agent for agent in pair.agents if agent.success is False]
+        reasons = []
+        for agent in failing:
+            error = text_or_none(mapping(pair.evaluation, agent.agent_id), "error")
+            reasons.append(f"{agent.agent_id}: {error or 'fails its tests'}")
+        return "; ".join(reasons)
+    merged_error = text_or_none(pair.merged, "error") or ""
+    if pair.loss == "conflict":
+        reason = f"conflict in {', '.join(pair.conflicting_files)}"
+        if merged_error.startswith("union merge of "):
+            return f"{reason}; {merged_error}"
+        if merged_error and not merged_error.startswith("Merge conflict"):
+            return f"{reason}; union merge: {merged_error}"
+        return reason
+    if pair.suspicious:
+        return pair.suspicious_texts[0]
+    return f"merged: {merged_error}" if merged_error else ""
+
+
+def failed_tests(pair: PairData) -> list[FailedTests]:
+    """Return the failed test runs that decided against a pair, in the order of agents and features."""
+    if pair.state != "failed":
+        return []
+    outputs = pair.test_outputs()
+    subjects = pair.agent_ids if pair.loss == "capability" else ("merged",)
+    failures = []
+    for subject, feature_id in _failed_runs(pair, subjects):
+        record = mapping(mapping(mapping(pair.evaluation, subject), "features"), feature_id)
+        recorded_error = text_or_none(record, "error") or "the tests failed"
+        output = outputs.get(f"{subject}-f{feature_id}", "")
+        test, error, excerpt = find_error(output, recorded_error)
+        tests_failed = int(number(record, "tests_failed"))
+        failures.append(
+            FailedTests(
+                subject=subject,
+                feature_id=feature_id,
+                tests_failed=tests_failed,
+                tests_run=tests_failed + int(number(record, "tests_passed")),
+                test=test,
+                error=error,
+                excerpt=excerpt,
+            )
+        )
+    return failures
+
+
+def _failed_runs(pair: PairData, subjects: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for subject in subjects:
+        runs = mapping(mapping(pair.evaluation, subject), "features")
+        for feature_id in runs:
+            if mapping(runs, feature_id).get("success") is False:
+                yield subject, feature_id
+
+
+def find_error(output: str, recorded_error: str) -> tuple[str | None, str, str]:
+    """Find the error that eval.json names (`TypeError in test_total`) in the output of the tests.
+
+    Returns:
+        The failing test, the error with its message, and the lines around it. Without such a line
+        in the output: the error as it is recorded, and the end of the output.
+    """
+    exception, separator, test = recorded_error.partition(" in ")
+    lines = [line[:_MAX_LINE_CHARACTERS] for line in output.splitlines()]
+    if not separator:
+        return None, recorded_error, "\n".join(lines[-MAX_EXCERPT_LINES:]).strip()
+    headings = [index for index, line in enumerate(lines) if test in line]
+    index = _find_error_line(lines, headings[0] if headings else 0, exception)
+    if index is None:
+        return test, recorded_error, "\n".join(lines[-MAX_EXCERPT_LINES:]).strip()
+    message = lines[index].strip()
+    message = re.sub(r"^E +", "", message)
+    previous_headings = [heading for heading in headings if heading <= index]
+    start = max([index - _LINES_BEFORE_ERROR, *previous_headings[-1:]])
+    end = index + 1
+    while end < len(lines) and end - start < MAX_EXCERPT_LINES:
+        if _NEXT_FAILURE.match(lines[end]):
+            break
+        end += 1
+    return test, message, "\n".join(lines[start:end]).strip("\n")
+
+
+def _find_error_line(lines: list[str], start: int, exception: str) -> int | None:
+    named = re.compile(rf"(?:E +|[# \t]*)(?:[\w.]+\.)?{re.escape(exception)}(?:\W|$)")
+    for index in range(start, len(lines)):
+        if named.match(lines[index]):
+            return index
+        if exception == "AssertionError" and _IMPLICIT_ASSERTION.match(lines[index]):
+            return index
+    for index in range(start, len(lines)):
+        if f"- {exception}" in lines[index]:
+            return index
+    return None
