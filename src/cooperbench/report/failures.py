@@ -24,7 +24,7 @@ class FailedTests:
 
     subject: str
     """The patch that was tested: an agent's id, `solo` or `merged`."""
-    feature_id: str
+    feature_id: int
     tests_failed: int
     tests_run: int
     test: str | None
@@ -81,7 +81,7 @@ def failed_tests(pair: PairData) -> list[FailedTests]:
         failures.append(
             FailedTests(
                 subject=subject,
-                feature_id=feature_id,
+                feature_id=int(feature_id),
                 tests_failed=tests_failed,
                 tests_run=tests_failed + int(number(record, "tests_passed")),
                 test=test,

@@ -82,7 +82,9 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
     difficulty = analysis.difficulty
     one_dataset = len({run.dataset for run in runs}) == 1
     has_curve = one_dataset and bool(difficulty.curves) and difficulty.curves[0].is_telling
-    pairs = _pairs(series, read_feature_titles(runs, {key for side in series for key in side.pairs}))
+    pairs = _pairs(
+        series, read_feature_titles(runs, {key for side in series for key in side.pairs})
+    )
     outcomes = [cell["outcome"] for pair in pairs for cell in pair["cells"] if cell]
     return {
         "schema": SCHEMA,
@@ -114,9 +116,7 @@ def make_overview(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _deficits(
-    comparisons: Sequence[Comparison], series: Sequence[Side]
-) -> list[dict[str, Any]]:
+def _deficits(comparisons: Sequence[Comparison], series: Sequence[Side]) -> list[dict[str, Any]]:
     """Return a row for each model; its label also names setting and run where a model has several."""
     known = [comparison for comparison in comparisons if comparison.n]
     sides = {side.label: side for side in series}

@@ -3,6 +3,7 @@
 const UNSAFE_CHARACTERS =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ud800-\udfff]/gu;
 const COLOR_SEQUENCES = /\u001b\[[0-9;]*m/g;
+const MAX_COLUMNS_ON_TABLETS = 10;
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
 // Characters that move the cursor or change the writing direction are shown by their number.
@@ -57,13 +58,14 @@ function byId(id) {
 // columns: {title, number (right-aligned)}; rows: lists of cells, each a text, a node or a list of both.
 // On narrow screens CSS shows a row as a card, with the column's title before each cell.
 function dataTable(columns, rows, className = "small") {
+  const sizeClass = columns.length > MAX_COLUMNS_ON_TABLETS ? "many-columns" : "";
   const cellClass = (column) => (column.number ? "number" : null);
   const heading = (column) => h("th", { class: cellClass(column), scope: "col" }, column.title);
   const cell = (content, index) =>
     h("td", { class: cellClass(columns[index]), "data-label": columns[index].title }, content);
   return h(
     "table",
-    { class: `stacked ${className}` },
+    { class: `stacked ${sizeClass} ${className}` },
     h("thead", null, h("tr", null, columns.map(heading))),
     h(
       "tbody",
@@ -119,4 +121,12 @@ function fitText(text, width, weight = 400) {
   let end = text.length - 1;
   while (end > 1 && textWidth(text.slice(0, end) + "…", weight) > width) end -= 1;
   return text.slice(0, end).trimEnd() + "…";
+}
+
+// A text of a drawing; the whole text is shown at the pointer where it had to be shortened.
+function fittedText(properties, text, width, weight = 400) {
+  const shortened = fitText(text, width, weight);
+  if (shortened === text) return svg("text", properties, text);
+  const className = `${properties.class ?? ""} shortened`;
+  return withTooltip(svg("text", { ...properties, class: className }, shortened), text);
 }

@@ -94,8 +94,7 @@ function intervalPlot(rows, label, axis = SHARE_AXIS) {
       const y = top;
       if (row.heading) {
         top += ROW_HEIGHT + 4;
-        const text = fitText(row.heading, width, 600);
-        return svg("text", { class: "strong", x: 0, y: y + 24 }, text);
+        return fittedText({ class: "strong", x: 0, y: y + 24 }, row.heading, width, 600);
       }
       top += narrow ? NARROW_ROW_HEIGHT : ROW_HEIGHT;
       return narrow ? narrowRow(row, y, width, scale) : wideRow(row, y, width, left, scale);
@@ -106,11 +105,10 @@ function intervalPlot(rows, label, axis = SHARE_AXIS) {
 
 function wideRow(row, top, width, left, scale) {
   const middle = top + ROW_HEIGHT / 2;
-  const label = fitText(row.label, left - 24);
   return svg(
     "g",
     null,
-    withTooltip(svg("text", { x: 12, y: middle + 4.5 }, label), row.label),
+    fittedText({ x: 12, y: middle + 4.5 }, row.label, left - 24),
     svg("text", { class: "quiet end", x: width, y: middle + 4.5 }, row.value),
     intervalMarks(row, middle, scale),
   );
@@ -120,8 +118,8 @@ function narrowRow(row, top, width, scale) {
   return svg(
     "g",
     null,
-    withTooltip(svg("text", { x: 0, y: top + 18 }, fitText(row.label, width)), row.label),
-    svg("text", { class: "quiet", x: 0, y: top + 36 }, fitText(row.value, width)),
+    fittedText({ x: 0, y: top + 18 }, row.label, width),
+    fittedText({ class: "quiet", x: 0, y: top + 36 }, row.value, width),
     intervalMarks(row, top + 52, scale),
   );
 }
@@ -197,11 +195,11 @@ function outcomeBars(bars, label) {
     const parts = bars.map((bar, index) => {
       const top = index * height + (narrow ? 24 : 4);
       const textY = narrow ? top - 7 : top + 18;
-      const text = fitText(bar.label, narrow ? width : left - 24);
+      const room = narrow ? width : left - 24;
       return svg(
         "g",
         null,
-        withTooltip(svg("text", { x: narrow ? 0 : 12, y: textY }, text), bar.label),
+        fittedText({ x: narrow ? 0 : 12, y: textY }, bar.label, room),
         barPieces(bar, left, top, width - left),
       );
     });
@@ -285,7 +283,7 @@ function curveChart(curves, label, ticks, title) {
 function countRow(curve, y, left, scale) {
   const counted = curve.points.filter((point) => point.n);
   return [
-    svg("text", { class: "quiet", x: 0, y }, fitText(`n ${curve.name}`, left - 12)),
+    fittedText({ class: "quiet", x: 0, y }, `n ${curve.name}`, left - 12),
     counted.map((point) =>
       svg("text", { class: "quiet middle", x: scale.x(point.x), y }, String(point.n)),
     ),
@@ -328,8 +326,8 @@ function rangePlot(rows, unit, format, label) {
       return svg(
         "g",
         null,
-        svg("text", { x: 0, y: top + 18 }, fitText(row.label, width)),
-        svg("text", { class: "quiet", x: 0, y: top + 36 }, fitText(row.value, width)),
+        fittedText({ x: 0, y: top + 18 }, row.label, width),
+        fittedText({ class: "quiet", x: 0, y: top + 36 }, row.value, width),
         svg("line", { class: "axis", x1: 8, x2: width - 8, y1: y, y2: y }),
         svg("line", { class: "range", x1: scale(row.low), x2: scale(row.high), y1: y, y2: y }),
         withTooltip(
