@@ -1,405 +1,500 @@
-# The inside end of a CooperBench channel: reads requests on stdin, answers on stdout, for as long as stdin is open.
-# Usage: bash channel.sh SCRATCH_DIR        (needs bash >= 4.4 and coreutils; channel.py is the other end)
+# The inside end of a CooperBench channel: reads requests on stdin and answers on stdout until stdin ends.
+# Usage: bash channel.sh SCRATCH_DIR [trusted]
+# Needs bash >= 4.4, coreutils and /proc. channel.py is the other end. `trusted` skips the check of the tools.
 #
-# A request is one line of quoted words, optionally followed by raw bytes. Each command runs in a fresh process of
-# its own process group, and writes into two named pipes. All its processes carry COOPERBENCH_COMMAND=<mark> in their
-# environment, by which those that left the process group are found.
+# PROTOCOL
 #
-# Most commands end soon and print little, which stays in the pipes until we read it: up to an end mark. These have no
-# other processes than the command and the shell that waits for it, since each one takes time to start. For all others
-# two readers, which are there already, as the command may use up all processes, become split(1). That writes chunk
-# files and keeps nothing back: so the output so far is available although a background process still holds the pipe,
-# what is cut is counted exactly, and no writer dies of SIGPIPE.
+# The first line is "cooperbench-channel 1 ready" or "cooperbench-channel unavailable REASON".
 #
-# run   ID MARK TIMEOUT_MS CHUNK STDIN_SIZE STDIN_TEXT CWD N ENV*N ARGV...             (+ STDIN_SIZE bytes)
-# write ID MARK MODE SIZE TEXT PATH                                                     (+ SIZE bytes)
-# read  ID MAX PATH
-# Answers: "= ID ..." or "! ID KIND LENGTH" and a message. A body is raw with a known length (t); of kind b it goes on
-# with one line of base64, in which the end mark may be. The closing line carries the exit codes of what produced it.
+# A request is one line of words that bash can evaluate, sometimes followed by raw bytes:
+#   run   ID MARK TIMEOUT_MS CHUNK_SIZE STDIN_SIZE STDIN_TEXT CWD ENV_COUNT ENV... ARGV...   + STDIN_SIZE bytes
+#   write ID MARK MODE SIZE TEXT PATH                                                        + SIZE bytes
+#   read  ID MAX_BYTES PATH
+# Small contents come as a word (TEXT, with SIZE 0): raw bytes need a head(1) process to read them.
+#
+# Each request has one answer:
+#   run    "= ID EXIT_CODE TIMED_OUT MICROSECONDS OUT_KIND OUT_LENGTH OUT_CUT ERR_KIND ERR_LENGTH ERR_CUT",
+#          the body of stdout, the body of stderr, a closing line
+#   write  "= ID ok"
+#   read   "= ID ok", the file as a line of base64, a closing line
+#   any    "! ID KIND LENGTH" and a message of LENGTH bytes. KIND: `missing` (no such file), `failed`, or `broken`
+#          (requests can no longer be told apart, and the channel exits)
+# A body is LENGTH raw bytes; if its KIND is `b`, a line of base64 follows. CUT counts bytes left out of the middle.
+# The closing line is "." and the exit statuses of the processes that produced the answer; the host wants zeros.
+#
+# HOW A COMMAND RUNS
+#
+#   channel (this shell)
+#   ├── waiter (subshell): starts the command, waits for it, reports to cb_events
+#   │   └── the command, in a process group of its own, with COOPERBENCH_COMMAND=MARK in its environment;
+#   │       processes that leave the group are found by this mark
+#   └── two readers, idle: subshells that can become split(1), one for stdout, one for stderr
+#
+# Stdout and stderr are named pipes. Starting a process is what a short command costs most, so there are two ways:
+#   quick   The command ends within 50 ms and its output fits into the pipes. The waiter writes an end marker behind
+#           it, and this shell reads up to the marker. No further process is needed.
+#   long    The readers become split(1) and move the output from the pipes into chunk files. Only the first and the last
+#           two chunks are kept. As split holds nothing back, the output so far is complete even if a background process
+#           keeps the pipe open; what is cut can be counted exactly; and no writer dies of SIGPIPE.
+# The readers exist before the command starts, because a command may use up all processes.
+#
+# FILE DESCRIPTORS (variables with their numbers)
+#   cb_events                   a pipe, open for reading and writing: what the waiter reports. Reading it with a time
+#                               limit is also how we sleep without starting a process.
+#   cb_out_pipe, cb_err_pipe    read ends of the named pipes of stdout and stderr
+#   cb_out_start, cb_err_start  write ends of the idle readers' stdin: a chunk size makes a reader start
+#   cb_readers_alive            read end of a named pipe that both readers hold open: it ends when they have ended
+#   cb_alive_token              its write end, for the readers to inherit
+#   cb_out_write, cb_err_write  in the waiter: write ends of the named pipes
+#
+# All variables that a command could inherit begin with cb_, so that no variable of the image is overwritten.
 
 shopt -s nullglob
 cb_had_lc_all=${LC_ALL+yes}
 cb_lc_all=${LC_ALL-}
-LC_ALL=C
-cb_end_mark='\0cooperbench-channel end\0'
+LC_ALL=C # lengths are in bytes
+cb_marker_text='cooperbench-channel end'
+cb_quick_us=50000
+cb_quick_bytes=4096
+declare -A cb_text cb_length cb_kind cb_cut cb_removed
 
-cb_now_us() { # sets cb_now; whole seconds where bash is older than 5
-  if [[ ${EPOCHREALTIME-} ]]; then cb_now=${EPOCHREALTIME/./}; else cb_now=$((SECONDS * 1000000)); fi
-}
+# ---- helpers --------------------------------------------------------------------------------------------------------
 
-cb_self_test() { # the tools must do exactly what the protocol relies on; prints what is wrong
-  local tool name=$1/self-test
-  for tool in split head tail base64 cat wc mkdir mkfifo rm mv chmod env; do
-    type -P "$tool" >/dev/null || { echo "$tool is missing"; return 1; }
-  done
-  ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "bash is older than 4.4"; return 1; }
-  mkdir -p -- "$1" || { echo "cannot write to $1"; return 1; }
-  printf abc | { head -c 2 >/dev/null; IFS= read -r -n 1 tool; [[ $tool == c ]]; } ||
-    { echo "head -c reads more than it is told"; return 1; }
-  printf 'a\0b' | split -b 2 -a 6 - "$name." && [[ -s $name.aaaaaa && -s $name.aaaaab ]] ||
-    { echo "split does not split"; return 1; }
-  [[ $(base64 -w 0 <"$name.aaaaaa") == YQA= ]] || { echo "base64 does not take -w 0"; return 1; }
-  [[ -r /proc/self/environ ]] || { echo "/proc is not mounted"; return 1; }
-  rm -f "$name."*
-}
-
-cb_kill_marked() { # MARK [PGID]: kill what carries the mark until nothing does, in the group or out of it
-  local round found process variable variables
-  for ((round = 0; round < 50; round++)); do
-    found=
-    [[ ${2-} ]] && kill -KILL -- "-$2" && found=yes
-    for process in /proc/[0-9]*; do
-      mapfile -d '' -t variables <"$process/environ" || continue
-      for variable in "${variables[@]}"; do
-        [[ $variable == "COOPERBENCH_COMMAND=$1" ]] || continue
-        kill -KILL "${process#/proc/}" && found=yes
-        break
-      done
-    done
-    [[ $found ]] || return 0
-    IFS= read -r -t 0.005 -u "$cb_control" variable
-  done
-}
-
-cb_survivors() { # MARK PGID: does anything of the command still live?
-  local process variable variables
-  kill -0 -- "-$2" && return 0
-  for process in /proc/[0-9]*; do
-    mapfile -d '' -t variables <"$process/environ" || continue
-    for variable in "${variables[@]}"; do
-      [[ $variable == "COOPERBENCH_COMMAND=$1" ]] && return 0
-    done
-  done
-  return 1
-}
-
-cb_new_dir() { # a folder with pipes that no process of an earlier command has open
-  local both
-  cb_dir=$cb_scratch/$((++cb_dirs))
-  mkdir -p -- "$cb_dir" && mkfifo -- "$cb_dir/out" "$cb_dir/err" "$cb_dir/readers" || return
-  # By way of a descriptor for both, as opening one end waits for the other.
-  exec {both}<>"$cb_dir/out" {cb_out}<"$cb_dir/out" {both}>&-
-  exec {both}<>"$cb_dir/err" {cb_err}<"$cb_dir/err" {both}>&-
-  exec {both}<>"$cb_dir/readers" {cb_readers}<"$cb_dir/readers" {both}>&-
-  cb_new_readers
-}
-
-cb_new_readers() { # they end with us; cb_readers is at its end when they have ended
-  exec {cb_held}>"$cb_dir/readers" # before they start, else it would be at its end until then
-  exec {cb_to_out}> >(cb_reader o "$cb_out")
-  cb_out_reader=$!
-  exec {cb_to_err}> >(exec {cb_to_out}>&-; cb_reader e "$cb_err")
-  cb_err_reader=$!
-  exec {cb_held}>&-
-}
-
-cb_reader() { # PREFIX PIPE: becomes split when it is told the size of chunks
-  local chunk
-  exec >&"$cb_held" {cb_held}>&- {cb_readers}<&- {cb_control}<&-
-  IFS= read -r chunk || exit
-  exec split -b "$chunk" -a 6 - "$cb_dir/$1." <&"$2"
-}
-
-cb_janitor() { # READERS DIR: as long as background processes write, keep throwing away what they wrote
-  local rest
-  while :; do
-    IFS= read -r -t 1 -u "$1" rest
-    (($? > 128)) || break
-    rm -f -- "$2"/[oe].??????
-  done
-  rm -rf -- "$2"
-  rmdir -- "$cb_scratch" # succeeds for the last one, when the channel has gone before
-}
-
-cb_at_eof() { # READERS SECONDS: have they ended, now or within this time?
-  local rest
-  # Not `while read …`: the status of a loop is that of its body.
-  while :; do
-    IFS= read -r -t "$2" -u "$1" rest && continue
-    (($? <= 128))
-    return
-  done
-}
-
-cb_trim() { # of a long output only the first and the last two chunks can be needed
-  local files
-  files=("$cb_dir"/o.??????)
-  if ((${#files[@]} > 6)); then
-    rm -f -- "${files[@]:1:${#files[@]}-3}"
-    ((cb_removed_out += ${#files[@]} - 3))
-  fi
-  files=("$cb_dir"/e.??????)
-  if ((${#files[@]} > 6)); then
-    rm -f -- "${files[@]:1:${#files[@]}-3}"
-    ((cb_removed_err += ${#files[@]} - 3))
-  fi
-}
-
-cb_exec() { # becomes the command
-  local count=${cb_words[8]} prefix=()
-  exec >&"$to_out" 2>&"$to_err" <"$cb_input"
-  exec {to_out}>&- {to_err}>&- {cb_control}<&-
-  cd -- "${cb_words[7]}" || exit 126
-  ((count)) && prefix=(env -- "${cb_words[@]:9:count}")
-  set -- "${prefix[@]}" "${cb_words[@]:9+count}"
+cb_restore_locale() {
   if [[ $cb_had_lc_all ]]; then LC_ALL=$cb_lc_all; else unset LC_ALL; fi
-  export COOPERBENCH_COMMAND="${cb_words[2]}"
-  unset OLDPWD
-  exec -- "$@"
 }
 
-cb_command() { # starts the command and waits for it; says "ID PID", then "ID" when the end marks are there
-  local id=${cb_words[1]} to_out to_err code
-  exec </dev/null >/dev/null {to_out}>"$cb_dir/out" {to_err}>"$cb_dir/err" || exit
-  exec {cb_out}<&- {cb_err}<&- {cb_readers}<&- {cb_to_out}>&- {cb_to_err}>&-
-  set -m # a process group of its own
-  (set +m; cb_exec) &
-  set +m # else one that is stopped counts as ended
-  echo "$id $!" >&"$cb_control"
-  wait $!
-  code=$?
-  if [[ ! -s $cb_dir/split ]]; then
-    # Where a pipe is full, this waits for a reader.
-    printf "$cb_end_mark" >&"$to_out"
-    printf "$cb_end_mark" >&"$to_err"
-  fi
-  exec {to_out}>&- {to_err}>&-
-  echo "$id" >&"$cb_control"
-  exit "$code"
+cb_read_clock() { # sets cb_now_us; whole seconds where bash is older than 5
+  if [[ ${EPOCHREALTIME-} ]]; then cb_now_us=${EPOCHREALTIME/./}; else cb_now_us=$((SECONDS * 1000000)); fi
 }
 
-cb_heard() { # MICROSECONDS: sets cb_word to what cb_command says next, about the command of cb_run
-  local seconds
-  printf -v seconds '%d.%06d' $(($1 / 1000000)) $(($1 % 1000000))
-  while IFS= read -r -t "$seconds" -u "$cb_control" cb_word; do
-    [[ $cb_word == "$id" || $cb_word == "$id "* ]] && return
+cb_sleep() { # SECONDS; an event that arrives meanwhile is lost
+  IFS= read -r -t "$1" -u "$cb_events"
+}
+
+cb_has_mark() { # PROC_DIR MARK: is this a process of the command with this mark?
+  local cb_variable cb_variables
+  mapfile -d '' -t cb_variables <"$1/environ" || return
+  for cb_variable in "${cb_variables[@]}"; do
+    [[ $cb_variable == "COOPERBENCH_COMMAND=$2" ]] && return
   done
   return 1
 }
 
-cb_take() { # PIPE: what a command that has ended has left there: cb_text, for printf %b, and cb_length
-  local rest='' ended # fails if there is or may come more
-  IFS= read -r -d '' -n 4096 -u "$1" cb_text # up to a NUL byte
-  ended=$? cb_length=${#cb_text} cb_text=${cb_text//\\/\\\\}
-  ((ended == 0 && cb_length < 4096)) || return
-  IFS= read -r -d '' -n 64 -u "$1" rest
-  if [[ "\\0$rest\\0" != "$cb_end_mark" ]]; then
-    cb_text+="\\0000${rest//\\/\\\\}"
-    cb_length=$((cb_length + 1 + ${#rest}))
-    ((${#rest} == 64)) || cb_length=$((cb_length + 1)) cb_text+=\\0000
-    return 1
-  fi
-  read -r -t 0 -u "$1" || return # it is empty, but somebody has it open
-  IFS= read -r -d '' -n 1 -u "$1" rest || return 0
-  cb_text+=${rest/\\/\\\\} cb_length=$((cb_length + 1))
-  [[ $rest ]] || cb_text+=\\0000
+cb_is_running() { # MARK PGID: does any process of the command live, in its group or out of it?
+  local cb_process
+  kill -0 -- "-$2" && return
+  for cb_process in /proc/[0-9]*; do
+    cb_has_mark "$cb_process" "$1" && return
+  done
   return 1
 }
 
-cb_drain() { # a background process holds the pipes: wait until what was written has been read
-  local reader probe step
-  for reader in "$@"; do
-    exec {probe}<"/proc/$reader/fd/0" || continue
-    for ((step = 0; step < 100; step++)); do
-      read -r -t 0 -u "$probe" || break
-      IFS= read -r -t 0.01 -u "$cb_control"
+cb_kill_command() { # MARK PGID: kill its processes until none is left
+  local cb_round cb_process cb_killed
+  for ((cb_round = 0; cb_round < 50; cb_round++)); do
+    cb_killed=
+    kill -KILL -- "-$2" && cb_killed=yes
+    for cb_process in /proc/[0-9]*; do
+      cb_has_mark "$cb_process" "$1" && kill -KILL "${cb_process#/proc/}" && cb_killed=yes
     done
-    exec {probe}<&-
+    [[ $cb_killed ]] || return 0
+    cb_sleep 0.005
   done
-  IFS= read -r -t 0.02 -u "$cb_control"
 }
 
-cb_collect() { # PREFIX CHUNK REMOVED: adds to cb_text and cb_length what was read; sets cb_kind, cb_cut, cb_files
-  local text='' last_size
-  cb_files=("$cb_dir/$1".??????) cb_kind=t cb_cut=0
-  if ((${#cb_files[@]} <= 1)); then
-    # Succeeds only at a NUL byte or at the length limit; a text that ends before is whole and needs no process.
-    if [[ -s $cb_dir/$1.aaaaaa ]] && IFS= read -r -d '' -n 4096 text <"$cb_dir/$1.aaaaaa"; then
-      cb_kind=b
-    else
-      cb_text+=${text//\\/\\\\} cb_length=$((cb_length + ${#text}))
-    fi
-    return
-  fi
-  cb_kind=b
-  last_size=$(wc -c <"${cb_files[-1]}")
-  cb_cut=$((($3 + ${#cb_files[@]} - 3) * $2 + last_size))
-  ((cb_cut > 0)) || cb_cut=0
-}
-
-cb_body() { # CHUNK CUT FILES: the output as one line of base64
-  local chunk=$1 cut=$2
-  shift 2
-  if ((cut)); then
-    { cat -- "$1"; cat -- "${@: -2}" | tail -c "$chunk"; } | base64 -w 0
-  else
-    cat -- "$@" | base64 -w 0
-  fi
-  cb_status+="${PIPESTATUS[*]} "
-  echo
-}
-
-cb_run() {
-  local id=${cb_words[1]} mark=${cb_words[2]} size=${cb_words[5]} waiter pid code started deadline left ended='' whole=
-  local out_text='' out_length=0 err_text='' err_length=0
-  cb_input=/dev/null
-  if ((size)) || [[ ${cb_words[6]} ]]; then
-    cb_input=$cb_scratch/stdin.$id
-    if ((size)); then head -c "$size" >"$cb_input"; else printf %s "${cb_words[6]}" >"$cb_input"; fi ||
-      cb_give_up "$id" "cannot store the input"
-  fi
-  [[ -p $cb_dir/out && -p $cb_dir/err ]] || cb_give_up "$id" "cannot write to $cb_dir"
-  cb_now_us
-  started=$cb_now deadline=$((cb_now + ${cb_words[3]} * 1000))
-  cb_command &
-  waiter=$!
-  cb_heard 60000000 || cb_give_up "$id" "cannot start a process"
-  pid=${cb_word#* }
-  left=$((deadline - started))
-  if cb_heard $((left < 50000 ? left : 50000)); then
-    ended=yes whole=yes
-    cb_take "$cb_out" || whole=
-    out_text=$cb_text out_length=$cb_length
-    cb_take "$cb_err" || whole=
-    err_text=$cb_text err_length=$cb_length
-  fi
-  if [[ $whole ]]; then
-    cb_now_us
-    wait "$waiter"
-    printf '= %s %s 0 %s t %s 0 t %s 0\n%b%b. \n' \
-      "$id" $? $((cb_now - started)) "$out_length" "$err_length" "$out_text" "$err_text"
-  else
-    cb_run_long
-  fi
-  [[ $cb_input == /dev/null ]] || rm -f -- "$cb_input"
-}
-
-cb_run_long() { # the rest of cb_run
-  local chunk=${cb_words[4]} timed_out=0 lingers='' cb_status='' pause=10000
-  local out_kind out_cut out_files err_files
-  cb_removed_out=0 cb_removed_err=0
-  : >"$cb_dir/o.aaaaaa" >"$cb_dir/e.aaaaaa" && echo yes >"$cb_dir/split" ||
-    cb_give_up "$id" "cannot write to $cb_dir"
-  echo "$chunk" >&"$cb_to_out"
-  echo "$chunk" >&"$cb_to_err"
-  exec {cb_to_out}>&- {cb_to_err}>&-
-  while [[ ! $ended ]]; do
-    cb_now_us
-    left=$((deadline - cb_now))
-    ((left > 0)) || { timed_out=1; break; }
-    # A word that comes when the time is up is lost: a command that ends then is seen by its waiter's end.
-    ((pause = pause < 500000 ? 2 * pause : 1000000))
-    cb_heard $((left < pause ? left : pause)) && ended=yes
-    kill -0 "$waiter" || ended=yes
-    cb_trim
-  done
-  if ((timed_out)); then
-    kill -TERM -- "-$pid"
-    cb_heard 2000000
-    cb_kill_marked "$mark" "$pid"
-    code=124
-    cb_at_eof "$cb_readers" 2 || lingers=yes
-  else
-    wait "$waiter"
-    code=$? # 137 also where what waited for the command was itself killed
-    if ! cb_at_eof "$cb_readers" 0.1; then
-      if cb_survivors "$mark" "$pid"; then
-        cb_drain "$cb_out_reader" "$cb_err_reader"
-        lingers=yes
-      else
-        cb_at_eof "$cb_readers" 10 || lingers=yes # only a busy machine is in the way
-      fi
-    fi
-  fi
-  cb_now_us
-  cb_trim
-  cb_text=$out_text cb_length=$out_length
-  cb_collect o "$chunk" "$cb_removed_out"
-  out_kind=$cb_kind out_text=$cb_text out_length=$cb_length out_cut=$cb_cut out_files=("${cb_files[@]}")
-  cb_text=$err_text cb_length=$err_length
-  cb_collect e "$chunk" "$cb_removed_err"
-  err_files=("${cb_files[@]}")
-  printf '= %s %s %s %s %s %s %s %s %s %s\n%b' "$id" "$code" "$timed_out" $((cb_now - started)) \
-    "$out_kind" "$out_length" "$out_cut" "$cb_kind" "$cb_length" "$cb_cut" "$out_text"
-  [[ $out_kind == t ]] || cb_body "$chunk" "$out_cut" "${out_files[@]}"
-  printf %b "$cb_text"
-  [[ $cb_kind == t ]] || cb_body "$chunk" "$cb_cut" "${err_files[@]}"
-  printf '. %s\n' "$cb_status"
-  if [[ $lingers ]]; then
-    cb_lingered=yes
-    cb_janitor "$cb_readers" "$cb_dir" </dev/null >/dev/null &
-    exec {cb_out}<&- {cb_err}<&- {cb_readers}<&-
-    cb_new_dir
-  else
-    : >"$cb_dir/split"
-    cb_new_readers
-    ((${#out_files[@]} + ${#err_files[@]} <= 2)) || rm -f -- "${out_files[@]:1}" "${err_files[@]:1}"
-  fi
-}
-
-cb_refuse() { # ID KIND MESSAGE
+cb_answer_error() { # ID KIND MESSAGE
   printf '! %s %s %s\n%s' "$1" "$2" "${#3}" "$3"
 }
 
-cb_give_up() { # the stream of requests can no longer be followed: say why and end
-  cb_refuse "$1" broken "$2"
+cb_give_up() { # ID MESSAGE: the stream of requests can no longer be followed
+  cb_answer_error "$1" broken "$2"
   exit 1
 }
 
-cb_store() { # 1: could not be written; 2: nor could the request be read to its end
-  local size=${cb_words[4]} path=${cb_words[6]} folder temporary
-  folder=${path%/*}
-  temporary=$folder/.cooperbench-${cb_words[2]}
-  [[ -d $folder/ ]] || mkdir -p -- "$folder"
-  if ! : >"$temporary"; then
-    if ((size)); then head -c "$size" >/dev/null || return 2; fi
-    return 1
+# ---- readers --------------------------------------------------------------------------------------------------------
+
+cb_make_dir() { # a folder with named pipes that no process of an earlier command has open, and readers for it
+  local cb_both_ends
+  cb_dir=$cb_scratch/$((++cb_dir_count))
+  mkdir -p -- "$cb_dir" && mkfifo -- "$cb_dir/out" "$cb_dir/err" "$cb_dir/readers" || return
+  # Opening one end of a named pipe waits for the other end, but opening both does not.
+  exec {cb_both_ends}<>"$cb_dir/out" {cb_out_pipe}<"$cb_dir/out" {cb_both_ends}>&-
+  exec {cb_both_ends}<>"$cb_dir/err" {cb_err_pipe}<"$cb_dir/err" {cb_both_ends}>&-
+  exec {cb_both_ends}<>"$cb_dir/readers" {cb_readers_alive}<"$cb_dir/readers" {cb_both_ends}>&-
+  cb_start_idle_readers
+}
+
+cb_start_idle_readers() {
+  # Opened here, not in the readers: cb_readers_alive would be at its end until they have started.
+  exec {cb_alive_token}>"$cb_dir/readers"
+  exec {cb_out_start}> >(cb_reader out "$cb_out_pipe")
+  cb_out_reader=$!
+  exec {cb_err_start}> >(exec {cb_out_start}>&-; cb_reader err "$cb_err_pipe")
+  cb_err_reader=$!
+  exec {cb_alive_token}>&-
+}
+
+cb_reader() { # STREAM PIPE: wait for a chunk size, then become split; ends with the channel
+  local cb_size
+  exec >&"$cb_alive_token" {cb_alive_token}>&- {cb_readers_alive}<&- {cb_events}<&-
+  IFS= read -r cb_size || exit
+  exec split -b "$cb_size" -a 6 - "$cb_dir/$1." <&"$2"
+}
+
+cb_let_readers_read() {
+  : >"$cb_dir/out.aaaaaa" >"$cb_dir/err.aaaaaa" && echo yes >"$cb_dir/split" ||
+    cb_give_up "$cb_id" "cannot write to $cb_dir"
+  echo "$cb_chunk_size" >&"$cb_out_start"
+  echo "$cb_chunk_size" >&"$cb_err_start"
+  exec {cb_out_start}>&- {cb_err_start}>&-
+}
+
+cb_readers_end_within() { # SECONDS: have both readers ended, now or within this time?
+  local cb_line
+  while :; do
+    # Not `while read …`: the status of a loop is that of its body.
+    IFS= read -r -t "$1" -u "$cb_readers_alive" cb_line && continue
+    (($? <= 128)) # 1 is the end of the pipe; more than 128 is the time limit
+    return
+  done
+}
+
+cb_drain_readers() { # a background process holds the pipes: wait until the readers have read what was written
+  local cb_reader_pid cb_probe cb_step
+  for cb_reader_pid in "$cb_out_reader" "$cb_err_reader"; do
+    exec {cb_probe}<"/proc/$cb_reader_pid/fd/0" || continue
+    for ((cb_step = 0; cb_step < 100; cb_step++)); do
+      read -r -t 0 -u "$cb_probe" || break
+      cb_sleep 0.01
+    done
+    exec {cb_probe}<&-
+  done
+  cb_sleep 0.02
+}
+
+cb_renew_readers() { # after a long command
+  local -n cb_out_files=cb_chunks_out cb_err_files=cb_chunks_err
+  : >"$cb_dir/split"
+  cb_start_idle_readers
+  # The first chunk files are used again, which saves a process.
+  ((${#cb_out_files[@]} + ${#cb_err_files[@]} <= 2)) ||
+    rm -f -- "${cb_out_files[@]:1}" "${cb_err_files[@]:1}"
+}
+
+cb_abandon_readers() { # a background process still writes: leave the folder to a janitor and make another one
+  cb_was_abandoned=yes
+  cb_janitor "$cb_readers_alive" "$cb_dir" </dev/null >/dev/null &
+  exec {cb_out_pipe}<&- {cb_err_pipe}<&- {cb_readers_alive}<&-
+  cb_make_dir
+}
+
+cb_janitor() { # READERS_ALIVE DIR: throw away what background processes write, until they have ended
+  local cb_line
+  while :; do
+    IFS= read -r -t 1 -u "$1" cb_line
+    (($? > 128)) || break
+    rm -f -- "$2"/out.?????? "$2"/err.??????
+  done
+  rm -rf -- "$2"
+  rmdir -- "$cb_scratch" # succeeds only after the channel has ended
+}
+
+# ---- run: start the command -----------------------------------------------------------------------------------------
+
+cb_handle_run() { # ID MARK TIMEOUT_MS CHUNK_SIZE STDIN_SIZE STDIN_TEXT CWD ENV_COUNT ENV... ARGV...
+  cb_id=$1 cb_mark=$2 cb_chunk_size=$4 cb_cwd=$7
+  cb_env=("${@:9:$8}")
+  cb_argv=("${@:9+$8}")
+  cb_store_stdin "$5" "$6" || cb_give_up "$cb_id" "cannot store the input"
+  [[ -p $cb_dir/out && -p $cb_dir/err ]] || cb_give_up "$cb_id" "cannot write to $cb_dir"
+  cb_read_clock
+  cb_started_us=$cb_now_us
+  cb_deadline_us=$((cb_now_us + $3 * 1000))
+  cb_waiter &
+  cb_waiter_pid=$!
+  cb_wait_for_event 60000000 || cb_give_up "$cb_id" "cannot start a process"
+  cb_command_pid=${cb_event#* }
+  cb_has_ended=
+  if ! cb_try_quick $(($3 * 1000)); then cb_finish_long; fi
+  [[ $cb_stdin == /dev/null ]] || rm -f -- "$cb_stdin"
+}
+
+cb_store_stdin() { # SIZE TEXT: sets cb_stdin to a file with the command's input
+  cb_stdin=/dev/null
+  if (($1)); then
+    cb_stdin=$cb_scratch/stdin.$cb_id
+    head -c "$1" >"$cb_stdin"
+  elif [[ $2 ]]; then
+    cb_stdin=$cb_scratch/stdin.$cb_id
+    printf %s "$2" >"$cb_stdin"
   fi
-  if ((size)); then head -c "$size" >"$temporary" || { rm -f -- "$temporary"; return 2; }
-  else printf %s "${cb_words[5]}" >"$temporary" || { rm -f -- "$temporary"; return 1; }; fi
-  chmod "${cb_words[3]}" -- "$temporary" && mv -fT -- "$temporary" "$path" && return 0
-  rm -f -- "$temporary"
+}
+
+cb_waiter() { # starts the command and waits for it. Events: "ID PID", then "ID"; its exit status is the command's
+  local cb_out_write cb_err_write cb_status
+  exec </dev/null >/dev/null {cb_out_write}>"$cb_dir/out" {cb_err_write}>"$cb_dir/err" || exit
+  exec {cb_out_pipe}<&- {cb_err_pipe}<&- {cb_readers_alive}<&- {cb_out_start}>&- {cb_err_start}>&-
+  set -m # a process group of its own
+  (set +m; cb_become_command) &
+  set +m # with job control, `wait` would also return when the command is stopped
+  echo "$cb_id $!" >&"$cb_events"
+  wait $!
+  cb_status=$?
+  if [[ ! -s $cb_dir/split ]]; then
+    # This waits for a reader if a pipe is full. If the readers start just now, the host removes the marker.
+    printf '\0%s\0' "$cb_marker_text" >&"$cb_out_write"
+    printf '\0%s\0' "$cb_marker_text" >&"$cb_err_write"
+  fi
+  exec {cb_out_write}>&- {cb_err_write}>&-
+  echo "$cb_id" >&"$cb_events"
+  exit "$cb_status"
+}
+
+cb_become_command() {
+  exec >&"$cb_out_write" 2>&"$cb_err_write" <"$cb_stdin"
+  exec {cb_out_write}>&- {cb_err_write}>&- {cb_events}<&-
+  cd -- "$cb_cwd" || exit 126
+  # Not `export`: env(1) takes names that are none for bash, or that bash would treat as its own.
+  if ((${#cb_env[@]})); then cb_argv=(env -- "${cb_env[@]}" "${cb_argv[@]}"); fi
+  cb_restore_locale
+  export COOPERBENCH_COMMAND="$cb_mark"
+  unset OLDPWD
+  exec -- "${cb_argv[@]}"
+}
+
+cb_wait_for_event() { # MICROSECONDS: sets cb_event to the next report about this command; fails at the time limit
+  local cb_seconds
+  printf -v cb_seconds '%d.%06d' $(($1 / 1000000)) $(($1 % 1000000))
+  while IFS= read -r -t "$cb_seconds" -u "$cb_events" cb_event; do
+    [[ $cb_event == "$cb_id" || $cb_event == "$cb_id "* ]] && return
+  done
   return 1
 }
 
-cb_write() {
-  local id=${cb_words[1]} log=$cb_scratch/message message=''
-  cb_store 2>"$log"
-  case $? in
-    0) echo "= $id ok"; return ;;
-    2) cb_give_up "$id" "cannot write ${cb_words[6]}" ;;
-  esac
-  IFS= read -r message <"$log"
-  cb_refuse "$id" failed "${message:-cannot be written}"
+# ---- run: the quick way ---------------------------------------------------------------------------------------------
+
+cb_try_quick() { # TIMEOUT_US: answer if the command ends soon with little output; else leave the rest to cb_finish_long
+  local cb_is_whole=yes
+  cb_text=([out]='' [err]='') cb_length=([out]=0 [err]=0)
+  cb_wait_for_event $(($1 < cb_quick_us ? $1 : cb_quick_us)) || return
+  cb_has_ended=yes
+  cb_read_to_marker out "$cb_out_pipe" || cb_is_whole=
+  cb_read_to_marker err "$cb_err_pipe" || cb_is_whole=
+  [[ $cb_is_whole ]] || return
+  cb_read_clock
+  wait "$cb_waiter_pid"
+  printf '= %s %s 0 %s t %s 0 t %s 0\n%b%b. \n' "$cb_id" $? $((cb_now_us - cb_started_us)) \
+    "${cb_length[out]}" "${cb_length[err]}" "${cb_text[out]}" "${cb_text[err]}"
 }
 
-cb_read() {
-  local id=${cb_words[1]} path=${cb_words[3]} cb_status=''
-  [[ -e $path ]] || { cb_refuse "$id" missing "no such file"; return; }
-  [[ -f $path ]] || { cb_refuse "$id" failed "not a regular file"; return; }
-  [[ -r $path ]] || { cb_refuse "$id" failed "permission denied"; return; }
-  echo "= $id ok"
-  head -c "${cb_words[2]}" -- "$path" | base64 -w 0
-  cb_status="${PIPESTATUS[*]}"
-  printf '\n. %s\n' "$cb_status"
+cb_read_to_marker() { # STREAM PIPE: take the output of a command that has ended; fails if there is or may come more
+  local cb_data=''
+  # `read -d ''` ends at a NUL byte, at the number of bytes, or (status 1) at the end of the pipe.
+  IFS= read -r -d '' -n "$cb_quick_bytes" -u "$2" cb_data || { cb_append "$1" "$cb_data"; return 1; }
+  cb_append "$1" "$cb_data"
+  ((${#cb_data} < cb_quick_bytes)) || return
+  # It ended at a NUL byte: that of the marker, or one of the output.
+  IFS= read -r -d '' -n 64 -u "$2" cb_data
+  if [[ $cb_data != "$cb_marker_text" ]]; then
+    cb_append_nul "$1"
+    cb_append "$1" "$cb_data"
+    ((${#cb_data} == 64)) || cb_append_nul "$1"
+    return 1
+  fi
+  # Nobody may hold the pipe any more: then it is at its end. `-t 0` fails if it is empty and open.
+  read -r -t 0 -u "$2" || return
+  IFS= read -r -d '' -n 1 -u "$2" cb_data || return 0
+  if [[ $cb_data ]]; then cb_append "$1" "$cb_data"; else cb_append_nul "$1"; fi
+  return 1
+}
+
+# Output is kept as an argument of printf %b, since variables cannot hold NUL bytes.
+cb_append() { # STREAM DATA
+  cb_text[$1]+=${2//\\/\\\\}
+  cb_length[$1]=$((cb_length[$1] + ${#2}))
+}
+
+cb_append_nul() { # STREAM
+  cb_text[$1]+=\\0000
+  cb_length[$1]=$((cb_length[$1] + 1))
+}
+
+# ---- run: the long way ----------------------------------------------------------------------------------------------
+
+cb_finish_long() { # wait for the command, with readers that take its output; answer
+  local cb_exit_code cb_timed_out=0 cb_lingers='' cb_statuses=''
+  cb_removed=([out]=0 [err]=0)
+  cb_let_readers_read
+  if cb_wait_for_end; then
+    wait "$cb_waiter_pid"
+    cb_exit_code=$? # 137 also if the waiter itself was killed
+    cb_wait_for_output || cb_lingers=yes
+  else
+    cb_timed_out=1 cb_exit_code=124
+    kill -TERM -- "-$cb_command_pid"
+    cb_wait_for_event 2000000
+    cb_kill_command "$cb_mark" "$cb_command_pid"
+    cb_readers_end_within 2 || cb_lingers=yes
+  fi
+  cb_read_clock
+  cb_collect out
+  cb_collect err
+  printf '= %s %s %s %s %s %s %s %s %s %s\n' \
+    "$cb_id" "$cb_exit_code" "$cb_timed_out" $((cb_now_us - cb_started_us)) \
+    "${cb_kind[out]}" "${cb_length[out]}" "${cb_cut[out]}" "${cb_kind[err]}" "${cb_length[err]}" "${cb_cut[err]}"
+  cb_print_body out
+  cb_print_body err
+  printf '. %s\n' "$cb_statuses"
+  if [[ $cb_lingers ]]; then cb_abandon_readers; else cb_renew_readers; fi
+}
+
+cb_wait_for_end() { # until the command has ended; fails at the deadline
+  local cb_left_us cb_pause_us=10000
+  while [[ ! $cb_has_ended ]]; do
+    cb_read_clock
+    cb_left_us=$((cb_deadline_us - cb_now_us))
+    ((cb_left_us > 0)) || return
+    ((cb_pause_us = cb_pause_us < 500000 ? 2 * cb_pause_us : 1000000))
+    cb_wait_for_event $((cb_left_us < cb_pause_us ? cb_left_us : cb_pause_us)) && cb_has_ended=yes
+    # `read -t` may lose an event that arrives at its time limit: the end of the waiter says the same.
+    kill -0 "$cb_waiter_pid" || cb_has_ended=yes
+    cb_remove_middle out
+    cb_remove_middle err
+  done
+}
+
+cb_wait_for_output() { # of a command that has ended; fails if a background process keeps its pipes open
+  cb_readers_end_within 0.1 && return
+  if cb_is_running "$cb_mark" "$cb_command_pid"; then
+    cb_drain_readers
+    return 1
+  fi
+  cb_readers_end_within 10 # nothing but a busy machine is in the way
+}
+
+cb_remove_middle() { # STREAM: only the first and the last two chunks can be needed
+  local cb_files=("$cb_dir/$1".??????)
+  if ((${#cb_files[@]} > 6)); then
+    rm -f -- "${cb_files[@]:1:${#cb_files[@]}-3}"
+    cb_removed[$1]=$((cb_removed[$1] + ${#cb_files[@]} - 3))
+  fi
+}
+
+cb_collect() { # STREAM: sets cb_kind, cb_cut and cb_chunks_STREAM; short text is appended to cb_text
+  local -n cb_files=cb_chunks_$1
+  local cb_data='' cb_last_size
+  cb_remove_middle "$1"
+  cb_files=("$cb_dir/$1".??????)
+  cb_kind[$1]=t cb_cut[$1]=0
+  if ((${#cb_files[@]} > 1)); then
+    cb_kind[$1]=b
+    # Kept: the first chunk and as much from the end. All chunks but the last have the full size.
+    cb_last_size=$(wc -c <"${cb_files[-1]}")
+    cb_cut[$1]=$(((cb_removed[$1] + ${#cb_files[@]} - 3) * cb_chunk_size + cb_last_size))
+    ((cb_cut[$1] > 0)) || cb_cut[$1]=0
+  elif [[ -s $cb_dir/$1.aaaaaa ]]; then
+    # Fails if the text is whole: it has ended without a NUL byte and within the limit. Then no process is needed.
+    if IFS= read -r -d '' -n "$cb_quick_bytes" cb_data <"$cb_dir/$1.aaaaaa"; then
+      cb_kind[$1]=b
+    else
+      cb_append "$1" "$cb_data"
+    fi
+  fi
+}
+
+cb_print_body() { # STREAM: adds to cb_statuses
+  local -n cb_files=cb_chunks_$1
+  printf %b "${cb_text[$1]}"
+  [[ ${cb_kind[$1]} == b ]] || return
+  if ((cb_cut[$1])); then
+    { cat -- "${cb_files[0]}"; cat -- "${cb_files[@]: -2}" | tail -c "$cb_chunk_size"; } | base64 -w 0
+  else
+    cat -- "${cb_files[@]}" | base64 -w 0
+  fi
+  cb_statuses+="${PIPESTATUS[*]} "
+  echo
+}
+
+# ---- write and read -------------------------------------------------------------------------------------------------
+
+cb_handle_write() { # ID MARK MODE SIZE TEXT PATH
+  local cb_log=$cb_scratch/message cb_message=''
+  cb_write_file "$2" "$3" "$4" "$5" "$6" 2>"$cb_log"
+  case $? in
+    0) echo "= $1 ok" ;;
+    2) cb_give_up "$1" "cannot write $6" ;;
+    *)
+      IFS= read -r cb_message <"$cb_log"
+      cb_answer_error "$1" failed "${cb_message:-cannot be written}"
+      ;;
+  esac
+}
+
+cb_write_file() { # MARK MODE SIZE TEXT PATH: 1 if it cannot be written, 2 if the raw bytes cannot be read either
+  local cb_folder=${5%/*} cb_temporary
+  cb_temporary=$cb_folder/.cooperbench-$1
+  [[ -d $cb_folder/ ]] || mkdir -p -- "$cb_folder"
+  if ! : >"$cb_temporary"; then
+    (($3 == 0)) || head -c "$3" >/dev/null || return 2
+    return 1
+  fi
+  if (($3)); then
+    head -c "$3" >"$cb_temporary" || { rm -f -- "$cb_temporary"; return 2; }
+  else
+    printf %s "$4" >"$cb_temporary" || { rm -f -- "$cb_temporary"; return 1; }
+  fi
+  chmod "$2" -- "$cb_temporary" && mv -fT -- "$cb_temporary" "$5" && return
+  rm -f -- "$cb_temporary"
+  return 1
+}
+
+cb_handle_read() { # ID MAX_BYTES PATH
+  [[ -e $3 ]] || { cb_answer_error "$1" missing "no such file"; return; }
+  [[ -f $3 ]] || { cb_answer_error "$1" failed "not a regular file"; return; }
+  [[ -r $3 ]] || { cb_answer_error "$1" failed "permission denied"; return; }
+  echo "= $1 ok"
+  head -c "$2" -- "$3" | base64 -w 0
+  printf '\n. %s\n' "${PIPESTATUS[*]}"
+}
+
+# ---- serve ----------------------------------------------------------------------------------------------------------
+
+cb_check_tools() { # SCRATCH_DIR: the tools must do exactly what the protocol relies on; prints what is wrong
+  local cb_tool cb_prefix=$1/self-test
+  for cb_tool in split head tail base64 cat wc mkdir mkfifo rm mv chmod env; do
+    type -P "$cb_tool" >/dev/null || { echo "$cb_tool is missing"; return 1; }
+  done
+  ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "bash is older than 4.4"; return 1; }
+  mkdir -p -- "$1" || { echo "cannot write to $1"; return 1; }
+  printf abc | { head -c 2 >/dev/null; IFS= read -r -n 1 cb_tool; [[ $cb_tool == c ]]; } ||
+    { echo "head -c reads more than it should"; return 1; }
+  printf 'a\0b' | split -b 2 -a 6 - "$cb_prefix." && [[ -s $cb_prefix.aaaaaa && -s $cb_prefix.aaaaab ]] ||
+    { echo "split does not split"; return 1; }
+  [[ $(base64 -w 0 <"$cb_prefix.aaaaaa") == YQA= ]] || { echo "base64 does not take -w 0"; return 1; }
+  [[ -r /proc/self/environ ]] || { echo "/proc is not mounted"; return 1; }
+  rm -f "$cb_prefix."*
 }
 
 cb_serve() { # SCRATCH_DIR [trusted]: answer requests until stdin ends
-  local line problem
-  cb_scratch=$1 cb_dirs=0 cb_lingered=
-  exec {cb_control}<> <(:) # reading it with a time limit is also a sleep without a process
-  if { [[ ${2-} != trusted ]] && ! problem=$(cb_self_test "$1"); } ||
-    { problem="cannot write to $1"; ! cb_new_dir; }; then
-    echo "cooperbench-channel unavailable $problem"
+  local cb_line cb_problem
+  cb_scratch=$1 cb_dir_count=0 cb_was_abandoned=
+  exec {cb_events}<> <(:)
+  if [[ ${2-} != trusted ]] && ! cb_problem=$(cb_check_tools "$1"); then
+    echo "cooperbench-channel unavailable $cb_problem"
+    return 1
+  fi
+  if ! cb_make_dir; then
+    echo "cooperbench-channel unavailable cannot write to $1"
     return 1
   fi
   echo "cooperbench-channel 1 ready"
-  while IFS= read -r line; do
-    eval "cb_words=($line)" # the host quotes every word
-    case ${cb_words[0]} in
-      run) cb_run ;;
-      write) cb_write ;;
-      read) cb_read ;;
+  while IFS= read -r cb_line; do
+    eval "cb_request=($cb_line)" # the host quotes every word
+    case ${cb_request[0]} in
+      run) cb_handle_run "${cb_request[@]:1}" ;;
+      write) cb_handle_write "${cb_request[@]:1}" ;;
+      read) cb_handle_read "${cb_request[@]:1}" ;;
       *) cb_give_up 0 "unknown request" ;;
     esac
   done
@@ -408,5 +503,11 @@ cb_serve() { # SCRATCH_DIR [trusted]: answer requests until stdin ends
 if [[ ${COOPERBENCH_CHANNEL-serve} == serve ]]; then
   exec 2>/dev/null
   cb_serve "$@"
-  if [[ $cb_lingered ]]; then rm -rf -- "$cb_dir" "$1/message"; rmdir -- "$1"; else rm -rf -- "$1"; fi
+  if [[ $cb_was_abandoned ]]; then
+    # The janitor removes the folders that background processes still write to.
+    rm -rf -- "$cb_dir" "$1/message"
+    rmdir -- "$1"
+  else
+    rm -rf -- "$1"
+  fi
 fi

@@ -48,7 +48,7 @@ while IFS= read -r line; do
       rm -rf -- "${scratch:?}/$number"
     else
       set -- "${words[@]:3}"
-      if [[ $cb_had_lc_all ]]; then LC_ALL=$cb_lc_all; else unset LC_ALL; fi
+      cb_restore_locale
       export COOPERBENCH_COMMAND="${words[2]}"
       unset OLDPWD
       exec -- "$@"
