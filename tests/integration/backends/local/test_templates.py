@@ -248,7 +248,7 @@ PREPARE = """
     from pathlib import Path
     from cooperbench.dataset.discovery import load_tasks
     from cooperbench.backends.local import LocalBackend
-    print(LocalBackend(cache_dir=sys.argv[1]).prepare(load_tasks(Path(sys.argv[2]))[0]).name)
+    print(LocalBackend(cache_dir=sys.argv[1]).prepare(load_tasks(Path(sys.argv[2]))[0]).ref)
 """
 
 
