@@ -34,6 +34,7 @@ its meaning, raise the version in SCHEMA and translate older content in `from_fi
 """
 
 from cooperbench.records.files import (
+    JsonObject,
     Reading,
     Record,
     decode,
@@ -46,6 +47,7 @@ from cooperbench.records.files import (
 )
 
 __all__ = [
+    "JsonObject",
     "Reading",
     "Record",
     "decode",

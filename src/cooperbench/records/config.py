@@ -78,8 +78,8 @@ class RunRecord(Record, kw_only=True, frozen=True):
     eval_network: str
     """What test runs reach: `auto`, `none` or `public`."""
     step_limit: int | None
-    cost_limit: float | None
-    time_limit_seconds: float | None
+    cost_limit: int | float | None
+    time_limit_seconds: int | float | None
     prompts_sha256: str | None
     dataset: str | None
     dataset_revision: str | None

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from cooperbench.records.files import Record
+from cooperbench.records.files import JsonObject, Record
 
 
 class ConversationMessage(msgspec.Struct, kw_only=True, frozen=True, rename={
@@ -38,3 +38,18 @@ class Conversation(Record, kw_only=True, frozen=True):
     SCHEMA: ClassVar[str] = "cooperbench.conversation/1"
 
     messages: list[ConversationMessage]
+    unreadable: int = 0
+    """Number of entries that are not messages. Only for readers: it is never written."""
+
+    @classmethod
+    def from_file(cls, content: JsonObject) -> JsonObject:
+        """Count the entries that are not messages."""
+        entries = content.get("messages")
+        if not isinstance(entries, list):
+            return content | {"unreadable": 1}
+        return content | {"unreadable": sum(not isinstance(entry, dict) for entry in entries)}
+
+    @classmethod
+    def to_file(cls, content: JsonObject) -> JsonObject:
+        """Leave out what only readers need."""
+        return {"schema": content["schema"], "messages": content["messages"]}

@@ -186,6 +186,14 @@ class Evaluation(Record, kw_only=True, frozen=True):
         """Whether there is a verdict. Older files have no status."""
         return self.status == "completed"
 
+    def totals_of(self, subject: str) -> TestTotals | None:
+        """Return the test runs of an agent's patch, of `merged` or of `lead`; None without any."""
+        if subject == "merged":
+            return self.merged
+        if subject == "lead":
+            return self.lead
+        return self.agents.get(subject)
+
 
 class EvaluationError(PairError, kw_only=True, frozen=True):
     """eval.json of an evaluation that ended in an error. It is tried again next time."""

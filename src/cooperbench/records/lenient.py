@@ -76,16 +76,24 @@ def _convert_bool(value: Any, _kind: inspect.Type) -> bool:
     return value
 
 
-def _convert_int(value: Any, kind: inspect.Type) -> int:
-    return int(_convert_float(value, kind))
+def _convert_int(value: Any, _kind: inspect.Type) -> int:
+    _require_number(value)
+    return int(value)
 
 
 def _convert_float(value: Any, _kind: inspect.Type) -> float:
+    _require_number(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _Wrong from None
+
+
+def _require_number(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Wrong
     if isinstance(value, float) and not math.isfinite(value):
         raise _Wrong
-    return value
 
 
 def _convert_str(value: Any, _kind: inspect.Type) -> str:

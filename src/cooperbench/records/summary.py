@@ -40,7 +40,7 @@ class PairSummary(msgspec.Struct, kw_only=True, frozen=True):
     """One pair in a summary."""
 
     repo: str
-    task_id: int
+    task_id: int | None
     features: list[int]
     state: str
     """`passed`, `failed`, `error`, `no_reference`, `unevaluated`, `missing` or `broken`."""

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from math import comb
 from typing import Any
 
+import msgspec
+
 from cooperbench._version import __version__
 from cooperbench.models import Setting
 from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
-from cooperbench.report.fields import listed, mapping, number, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import (
     ENDED,
@@ -38,8 +39,6 @@ from cooperbench.report.statistics import (
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.report/1"
-_NOT_IDENTITY = {"schema", "run_name", "setting", "invocations", "backend"}
-"""Of config.json, what may differ between repetitions of one experiment."""
 TEAM_SUMS = {
     "tasks_total": "tasks",
     "tasks_done": "done",
@@ -159,8 +158,8 @@ class Analysis:
                 "name": run.name,
                 "dataset": run.dataset[0],
                 "dataset_revision": run.dataset[1],
-                "agent": text_or_none(run.config, "agent"),
-                "model": text_or_none(run.config, "model_name"),
+                "agent": (run.config.agent or None) if run.config else None,
+                "model": (run.config.model_name or None) if run.config else None,
                 "settings": run.settings,
                 "problems": run.problems,
                 "unsound_left_out": run.unsound_left_out,
@@ -230,10 +229,10 @@ def _rate_row(
         rates=rates(pairs),
         unsound=len(pairs) - len(sound),
         sound_rates=rates(sound) if len(sound) < len(pairs) else {},
-        order_conflicts=sum(bool(listed(pair.merged, "clean_order", str)) for pair in pairs),
+        order_conflicts=sum(bool(pair.merged and pair.merged.clean_order) for pair in pairs),
         suspicious=sum(bool(pair.suspicious) for pair in pairs),
         cost=sum(pair.cost for pair in pairs),
-        unpriced_calls=int(sum(number(agent.record, "unpriced_calls") for agent in agents)),
+        unpriced_calls=sum(agent.record.unpriced_calls for agent in agents),
         steps=sum(agent.steps for agent in agents),
         tokens=sum(agent.prompt_tokens + agent.completion_tokens for agent in agents),
         messages=sum(pair.messages for pair in pairs),
@@ -244,9 +243,15 @@ def _rate_row(
 def _team_row(run: Run, method: Method) -> TeamRow | None:
     pairs = [pair for pair in run.of("team") if pair.state in ENDED]
     by_lead = rate(observe(pairs, lambda pair: pair.integrated_by_lead), method)
-    metrics = [mapping(pair.result, "metrics") for pair in pairs]
-    sums = {name: sum(number(one, name) for one in metrics) for name in TEAM_SUMS}
+    sums = {name: sum(_team_metric(pair, name) for pair in pairs) for name in TEAM_SUMS}
     return TeamRow(run.name, len(pairs), by_lead, sums) if pairs else None
+
+
+def _team_metric(pair: PairData, name: str) -> float:
+    """Return one of the numbers that result.json has about the team's tools; 0 without it."""
+    metrics = pair.result.metrics if pair.result else None
+    values = msgspec.structs.asdict(metrics) if metrics else {}
+    return float(values.get(name) or 0)
 
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
@@ -263,7 +268,8 @@ def _alike(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
     """Runs of one configuration together, by setting; one without config.json is alone."""
     groups: dict[tuple[str, Setting], list[Run]] = {}
     for run in runs:
-        identity = {key: value for key, value in run.config.items() if key not in _NOT_IDENTITY}
+        identity = dict(run.config.identity) if run.config else {}
+        identity.pop("backend", None)
         known = json.dumps(identity, sort_keys=True) if identity else run.name
         for setting in run.settings:
             groups.setdefault((known, setting), []).append(run)

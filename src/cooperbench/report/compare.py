@@ -12,14 +12,14 @@ from itertools import starmap
 from pathlib import Path
 from statistics import fmean
 
+from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.models import Setting
+from cooperbench.records.study import StudyRecord
 from cooperbench.report import Method, statistics
-from cooperbench.report.fields import listed, mapping, text_or_none
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
 from cooperbench.report.statistics import Estimate, Observation
-from cooperbench.storage import read_json
 from cooperbench.text import names_for_error
 
 FOUND = 0.05
@@ -31,7 +31,6 @@ MEASURES = {
     "time": "seconds",
 }
 """What is compared, and its unit: verdicts, plain merges that conflict, and what a pair took."""
-_MAY_DIFFER = {"run_name", "invocations"}
 Off = frozenset[str]
 """The parts that an arm lacks."""
 
@@ -192,14 +191,16 @@ def analyse_studies(runs: Sequence[Run]) -> list[Ablation]:
 
 
 def _analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation | None:
-    record = read_json(folder / "study.json")
-    fields = {part: str(field) for part, field in mapping(record, "parts").items()}
+    study = records.read(folder / "study.json", StudyRecord)
+    if study is None:
+        return None
+    fields = study.parts
     by_folder = {run.root.resolve(): run for run in runs}
     arms: dict[Off, list[Run]] = {}
-    for arm in listed(record, "arms", dict):
-        run = by_folder.get(folder / (text_or_none(arm, "name") or "."))
+    for arm in study.arms:
+        run = by_folder.get(folder / (arm.name or "."))
         if run is not None:
-            arms.setdefault(frozenset(listed(arm, "off", str)), []).append(run)
+            arms.setdefault(frozenset(arm.off), []).append(run)
     if frozenset[str]() not in arms:
         return None
     _check_arms(arms, fields)
@@ -212,13 +213,21 @@ def _analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation | None:
 def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) -> None:
     first = arms[frozenset()][0]
     for off, run in ((off, run) for off, repeated in arms.items() for run in repeated):
-        expected = {**first.config, **{fields[part]: False for part in off if part in fields}}
-        keys = {*expected, *run.config} - _MAY_DIFFER
-        if different := sorted(key for key in keys if expected.get(key) != run.config.get(key)):
+        expected = _comparable(first) | {fields[part]: False for part in off if part in fields}
+        config = _comparable(run)
+        keys = {*expected, *config}
+        if different := sorted(key for key in keys if expected.get(key) != config.get(key)):
             what = f"more than {', '.join(sorted(off))}" if off else "its configuration"
             raise UserError(
                 f"{run.name} differs from {first.name} in {what}: {names_for_error(different)}"
             )
+
+
+def _comparable(run: Run) -> records.JsonObject:
+    """Return everything in config.json that arms of a study have in common."""
+    if run.config is None:
+        return {}
+    return run.config.identity | {"setting": run.config.setting}
 
 
 def _effects(

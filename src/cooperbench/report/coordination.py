@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Any
 
 from cooperbench.report import messages
-from cooperbench.report.fields import mapping
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
 from cooperbench.report.mentions import Mention, mentions_of
 from cooperbench.report.messages import Activity, Remark
@@ -59,7 +58,7 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     """What trajectories, conversation and patches show. Never raises for their content."""
     files = files or PairFiles(pair)
     conversation = files.conversation
-    records = mapping(pair.result, "agents")
+    results = pair.result.agents if pair.result else {}
     problems = [f"{work.agent_id}: no readable patch" for work in files.works if not work.usable]
     problems += [
         f"{one}: no trajectory" for one, entries in files.trajectories.items() if not entries
@@ -71,10 +70,8 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     readable = [work for work in files.works if work.usable]
     return Coordination(
         tuple(
-            messages.activity_of(
-                agent_id, mapping(records, agent_id), entries, conversation.messages
-            )
-            for agent_id, entries in files.trajectories.items()
+            messages.activity_of(agent_id, results.get(agent_id), steps, conversation.messages)
+            for agent_id, steps in files.trajectories.items()
         ),
         tuple(messages.questions_in(conversation.messages)),
         tuple(messages.repetitions_in(conversation.messages)),

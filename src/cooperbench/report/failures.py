@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cooperbench.report.fields import mapping, number, text_or_none
+from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.report.pairs import PairData
 
 MAX_REASON_CHARACTERS = 300
@@ -49,10 +49,11 @@ def _reason_of_failure(pair: PairData) -> str:
         failing = [agent for agent in pair.agents if agent.success is False]
         reasons = []
         for agent in failing:
-            error = text_or_none(mapping(pair.evaluation, agent.agent_id), "error")
+            evaluation = pair.evaluation.totals_of(agent.agent_id) if pair.evaluation else None
+            error = evaluation.error if evaluation else None
             reasons.append(f"{agent.agent_id}: {error or 'fails its tests'}")
         return "; ".join(reasons)
-    merged_error = text_or_none(pair.merged, "error") or ""
+    merged_error = (pair.merged.error or "") if pair.merged else ""
     if pair.loss == "conflict":
         reason = f"conflict in {', '.join(pair.conflicting_files)}"
         if merged_error.startswith("union merge of "):
@@ -72,18 +73,16 @@ def failed_tests(pair: PairData) -> list[FailedTests]:
     outputs = pair.test_outputs()
     subjects = pair.agent_ids if pair.loss == "capability" else ("merged",)
     failures = []
-    for subject, feature_id in _failed_runs(pair, subjects):
-        record = mapping(mapping(mapping(pair.evaluation, subject), "features"), feature_id)
-        recorded_error = text_or_none(record, "error") or "the tests failed"
+    for subject, feature_id, test_run in _failed_runs(pair, subjects):
+        recorded_error = test_run.error or "the tests failed"
         output = outputs.get(f"{subject}-f{feature_id}", "")
         test, error, excerpt = find_error(output, recorded_error)
-        tests_failed = int(number(record, "tests_failed"))
         failures.append(
             FailedTests(
                 subject=subject,
-                feature_id=int(feature_id),
-                tests_failed=tests_failed,
-                tests_run=tests_failed + int(number(record, "tests_passed")),
+                feature_id=feature_id,
+                tests_failed=test_run.tests_failed,
+                tests_run=test_run.tests_failed + test_run.tests_passed,
                 test=test,
                 error=error,
                 excerpt=excerpt,
@@ -92,12 +91,14 @@ def failed_tests(pair: PairData) -> list[FailedTests]:
     return failures
 
 
-def _failed_runs(pair: PairData, subjects: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _failed_runs(
+    pair: PairData, subjects: tuple[str, ...]
+) -> Iterator[tuple[str, int, FeatureTestRun]]:
     for subject in subjects:
-        runs = mapping(mapping(pair.evaluation, subject), "features")
-        for feature_id in runs:
-            if mapping(runs, feature_id).get("success") is False:
-                yield subject, feature_id
+        totals = pair.evaluation.totals_of(subject) if pair.evaluation else None
+        for feature_id, test_run in (totals.features if totals else {}).items():
+            if not test_run.success:
+                yield subject, feature_id, test_run
 
 
 def find_error(output: str, recorded_error: str) -> tuple[str | None, str, str]:

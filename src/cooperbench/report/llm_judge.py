@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from cooperbench._version import __version__
 from cooperbench.errors import AgentFailure, InfraError
 from cooperbench.models import Usage
-from cooperbench.report.fields import listed, mapping
+from cooperbench.report.fields import listed
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairData
 from cooperbench.secrets import redact
@@ -192,8 +192,8 @@ def case_of(pair: PairData) -> Case:
         f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
         for agent in pair.agents
     ]
-    runs = mapping(pair.merged, "features")
-    failed = [feature for feature in runs if mapping(runs, feature).get("success") is False]
+    runs = pair.merged.features if pair.merged else {}
+    failed = [str(feature) for feature, run in runs.items() if not run.success]
     merge = f"Merge: {pair.merge_status}; conflicting files: {', '.join(pair.conflicting_files) or 'none'}"
     fails = f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}"
     parts = ["\n".join([f"Pair: {pair.label}", *agents, merge, fails])]

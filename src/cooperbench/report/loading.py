@@ -10,16 +10,21 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.models import MAX_AGENTS, SETTINGS, Setting
-from cooperbench.report.fields import flag, listed, mapping, text_or_none
-from cooperbench.report.pairs import VERDICTS, PairData, PairKey, is_completed
-from cooperbench.storage import ExperimentPaths, PairPaths, read_json, read_json_or_problem
+from cooperbench.records.config import RunRecord
+from cooperbench.records.evaluation import Evaluation
+from cooperbench.records.result import PairResult
+from cooperbench.records.study import StudyRecord
+from cooperbench.records.summary import SettingSummary, Summary
+from cooperbench.report.pairs import VERDICTS, PairData, PairKey
+from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.text import names_for_error, plural
 
 _FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
@@ -41,8 +46,8 @@ class Run:
 
     name: str
     root: Path
-    config: Mapping[str, Any]
-    """config.json; empty where there is none."""
+    config: RunRecord | None
+    """config.json; None if there is none that can be read."""
     pairs: tuple[PairData, ...]
     """In the order of settings, repositories, tasks, features."""
     problems: tuple[str, ...] = ()
@@ -63,12 +68,17 @@ class Run:
     @property
     def dataset(self) -> tuple[str | None, str | None]:
         """Name and revision: runs are compared only where both agree."""
-        return text_or_none(self.config, "dataset"), text_or_none(self.config, "dataset_revision")
+        if self.config is None:
+            return None, None
+        return self.config.dataset or None, self.config.dataset_revision or None
 
     @property
     def configuration(self) -> str:
-        parts = (text_or_none(self.config, name) for name in ("model_name", "agent"))
-        return " · ".join(filter(None, parts)) or self.name
+        """Model and agent, for people; the run's name if config.json does not say."""
+        if self.config is None:
+            return self.name
+        parts = [part for part in (self.config.model_name, self.config.agent) if part]
+        return " · ".join(parts) or self.name
 
 
 @dataclass(frozen=True)
@@ -96,19 +106,18 @@ def load_run(logs_dir: Path, name: str) -> Run:
     if not paths.root.is_dir():
         there = names_for_error(run_names(logs_dir), name)
         raise UserError(f"no run {name!r} in {logs_dir}; there are: {there}")
-    config, problem = read_json_or_problem(paths.config)
+    config, problem = records.read_or_problem(paths.config, RunRecord)
     problems = [] if config is not None else [problem or "config.json is missing"]
-    problems += _schema_problems(config, "config")
-    summary = mapping(read_json(paths.summary), "settings")
-    pairs = [
-        pair
-        for setting in SETTINGS
-        for pair in read_pairs(paths, setting, _announced(mapping(summary, setting)))
-    ]
+    problems += _schema_problems(config, paths.config)
+    summary = records.read(paths.summary, Summary)
+    pairs: list[PairData] = []
+    for setting in SETTINGS:
+        part = summary.settings.get(setting) if summary else None
+        pairs += read_pairs(paths, setting, _expected_pairs(part) if part else ())
     if not pairs:
         problems.append("there are no pairs in it")
     problems += [f"{pair.setting} {pair.label}: {line}" for pair in pairs for line in pair.problems]
-    return Run(name, paths.root, config or {}, tuple(pairs), tuple(problems))
+    return Run(name, paths.root, config, tuple(pairs), tuple(problems))
 
 
 def run_names(logs_dir: Path) -> list[str]:
@@ -127,12 +136,11 @@ def run_names(logs_dir: Path) -> list[str]:
 
 
 def arm_folders(study: Path) -> list[Path]:
-    """Of the arms of an ablation; empty where the folder is none."""
-    arms = listed(read_json(study / "study.json"), "arms", dict)
-    names = [name for name in (text_or_none(arm, "name") for arm in arms) if name]
-    return [
-        folder for name in names if Path(name).name == name and (folder := study / name).is_dir()
-    ]
+    """Return the folders of the arms of an ablation; empty if the folder is not an ablation."""
+    record = records.read(study / "study.json", StudyRecord)
+    names = [arm.name for arm in record.arms] if record else []
+    folders = [study / name for name in names if name and Path(name).name == name]
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def run_folder(text: str, logs_dir: Path) -> Path:
@@ -213,44 +221,42 @@ def read_pairs(
     ]
 
 
-def _announced(summary: Mapping[str, Any]) -> set[PairKey]:
-    """Pairs that were asked for, by summary.json: those that have not been started have no folder."""
+def _expected_pairs(summary: SettingSummary) -> set[PairKey]:
+    """Return the pairs that summary.json lists. Those that were not started have no folder."""
     keys = set()
-    for line in listed(summary, "results", dict):
-        repo, task_id, features = (
-            line.get("repo"),
-            line.get("task_id"),
-            listed(line, "features", int),
-        )
-        if (
-            isinstance(repo, str)
-            and Path(repo).name == repo
-            and isinstance(task_id, int)
-            and features
-        ):
-            keys.add(PairKey(repo, task_id, tuple(features)))
+    for pair in summary.results:
+        is_folder_name = bool(pair.repo) and Path(pair.repo).name == pair.repo
+        if is_folder_name and pair.task_id is not None and pair.features:
+            keys.add(PairKey(pair.repo, pair.task_id, tuple(pair.features)))
     return keys
 
 
 def _read_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:
-    """The two small files of a pair, and a line for everything in them that cannot be used."""
-    result, no_result = read_json_or_problem(paths.result)
-    evaluation, no_evaluation = read_json_or_problem(paths.evaluation)
-    unread = [problem for problem in (no_result, no_evaluation) if problem]
-    problems = [*unread, *_schema_problems(result, "result"), *_schema_problems(evaluation, "eval")]
-    if is_completed(result) and not mapping(result, "agents"):
-        problems.append("result.json tells nothing about the agents: no cost, steps or models")
-    if is_completed(evaluation) and flag(evaluation, "overall_success") is None:
+    """Read the two small files of a pair, and list everything in them that cannot be used."""
+    result, result_problem = records.read_or_problem(paths.result, PairResult)
+    evaluation, evaluation_problem = records.read_or_problem(paths.evaluation, Evaluation)
+    unreadable = [problem for problem in (result_problem, evaluation_problem) if problem]
+    problems = [
+        *unreadable,
+        *_schema_problems(result, paths.result),
+        *_schema_problems(evaluation, paths.evaluation),
+    ]
+    if result is not None and result.is_completed and not result.agents:
+        problems.append("result.json does not describe the agents: no cost, steps or models")
+    has_verdict = evaluation is not None and evaluation.is_completed
+    if evaluation is not None and has_verdict and evaluation.overall_success is None:
         problems.append("eval.json has no overall_success")
-    return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unread))
+    return PairData(key, setting, paths, result, evaluation, tuple(problems), bool(unreadable))
 
 
-def _schema_problems(record: Mapping[str, Any] | None, kind: str) -> list[str]:
-    """Another schema is read as far as it goes, and said. What ended in an error has none."""
-    schema = (record or {}).get("schema")
-    if record is None or record.get("status") == "error" or schema == f"cooperbench.{kind}/1":
+def _schema_problems(record: RunRecord | PairResult | Evaluation | None, path: Path) -> list[str]:
+    """Return a line if a file has another schema. It is still read as far as possible."""
+    if record is None or record.schema == record.SCHEMA:
         return []
-    return [f"{kind}.json is of another schema ({schema or 'none given'}), read as far as it goes"]
+    if not isinstance(record, RunRecord) and record.status == "error":
+        return []  # errors of older versions have no schema
+    schema = record.schema or "none given"
+    return [f"{path.name} is of another schema ({schema}), read as far as it goes"]
 
 
 def columns(agents: int = 2) -> dict[str, type]:

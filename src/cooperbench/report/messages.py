@@ -6,11 +6,11 @@ Every number is defined in docs/coordination.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cooperbench.report.fields import mapping, number
+from cooperbench.records.result import AgentResult
+from cooperbench.records.trajectory import Step
 from cooperbench.report.mentions import MAX_CHARACTERS, prose_lines
 from cooperbench.report.pairs import Conversation, SentMessage
 
@@ -52,50 +52,47 @@ class Remark:
 
 def activity_of(
     agent_id: str,
-    record: Mapping[str, Any],
-    trajectory: Sequence[Mapping[str, Any]],
+    result: AgentResult | None,
+    trajectory: Sequence[Step],
     messages: Sequence[SentMessage],
 ) -> Activity:
-    """`record`: the agent's part of result.json."""
-    steps_told = ((entry.get("step"), entry) for entry in trajectory)
-    entries = [(step if isinstance(step, int) else None, entry) for step, entry in steps_told]
+    """Return what one agent spent on messages; `result` is its part of result.json."""
     mine = [message for message in messages if message.sender == agent_id]
-    steps = max(
-        len({step for step, _ in entries if step is not None}), int(number(record, "steps"))
-    )
+    numbers = {step.number for step in trajectory if step.number is not None}
+    steps = max(len(numbers), result.steps if result else 0)
     messaging = {message.sender_step for message in mine if message.sender_step}
-    messaging |= {step for step, entry in entries if step is not None and _is_messaging(entry)}
+    for step in trajectory:
+        if step.number is not None and _is_messaging(step):
+            messaging.add(step.number)
     first = mine[0] if mine else None
     return Activity(
         agent_id,
         steps,
         tuple(sorted(messaging)),
-        min(1.0, len(messaging) / steps) if steps and entries else None,
-        _token_share(entries, messaging),
+        min(1.0, len(messaging) / steps) if steps and trajectory else None,
+        _token_share(trajectory, messaging),
         len(mine),
         first.sequence if first else None,
         min(1.0, first.sender_step / steps) if first and first.sender_step and steps else None,
     )
 
 
-def _is_messaging(entry: Mapping[str, Any]) -> bool:
-    if entry.get("action") != "run":
-        return entry.get("action") == "send_message"
-    text = str(mapping(entry, "args").get("command", ""))[:_MAX_SCANNED]
+def _is_messaging(step: Step) -> bool:
+    if step.action != "run":
+        return step.action == "send_message"
+    text = str(step.args.get("command", ""))[:_MAX_SCANNED]
     # The cheap question first: most commands have nothing to do with messages.
     return "_message" in text and _CALLS.search(text) is not None
 
 
-def _token_share(
-    entries: Sequence[tuple[int | None, Mapping[str, Any]]], messaging: Collection[int]
-) -> float | None:
+def _token_share(trajectory: Sequence[Step], messaging: Collection[int]) -> float | None:
     """By the provider's count; a reply with several steps is divided evenly among them."""
     replies: list[tuple[float, list[int]]] = []
-    for step, entry in entries:
-        if entry.get("action") == "reply":
-            replies.append((max(0.0, number(mapping(entry, "tokens"), "completion_tokens")), []))
-        elif step is not None and replies:
-            replies[-1][1].append(step)
+    for step in trajectory:
+        if step.action == "reply":
+            replies.append((max(0.0, step.usage.completion_tokens), []))
+        elif step.number is not None and replies:
+            replies[-1][1].append(step.number)
     total = sum(written for written, _ in replies)
     on_messages = sum(
         written * sum(step in messaging for step in steps) / max(1, len(steps))

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple
 
-from cooperbench.agents.recorder import read_journal
+from cooperbench import records
 from cooperbench.models import Message, Setting
-from cooperbench.report.fields import flag, listed, mapping, number, text_or_none
-from cooperbench.storage import PairPaths, read_bytes, read_json
+from cooperbench.records.conversation import Conversation as ConversationRecord
+from cooperbench.records.conversation import ConversationMessage
+from cooperbench.records.evaluation import AgentEvaluation, Evaluation, MergeEvaluation, Suspicion
+from cooperbench.records.result import AgentResult, PairResult
+from cooperbench.records.trajectory import Step, Trajectory, read_journal
+from cooperbench.storage import PairPaths, read_bytes
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
 Loss = Literal["passed", "capability", "conflict", "integration"]
@@ -91,11 +95,6 @@ def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
     return tuple(VERDICTS) if setting != "solo" else ("individual", "overall")
 
 
-def is_completed(record: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
-    """Older records have no status."""
-    return record is not None and record.get("status", "completed") == "completed"
-
-
 @dataclass(frozen=True, order=True)
 class PairKey:
     """A pair by its place under logs/, in the order of reports."""
@@ -130,7 +129,7 @@ class AgentData:
     prompt_tokens: int
     completion_tokens: int
     duration_seconds: float
-    record: Mapping[str, Any]
+    record: AgentResult
 
     @property
     def configuration(self) -> str:
@@ -160,8 +159,8 @@ class PairData:
     key: PairKey
     setting: Setting
     paths: PairPaths
-    result: Mapping[str, Any] | None
-    evaluation: Mapping[str, Any] | None
+    result: PairResult | None
+    evaluation: Evaluation | None
     problems: tuple[str, ...] = ()
     unreadable: bool = False
     """result.json or eval.json is there and is no JSON object."""
@@ -172,36 +171,40 @@ class PairData:
 
     @cached_property
     def state(self) -> State:
+        """How far the pair has come."""
         if self.unreadable:
             return "broken"
         if self.result is None:
             return "missing"
-        if not is_completed(self.result):
+        if not self.result.is_completed:
             return "error"
         if self.evaluation is None:
             return "unevaluated"
-        if not is_completed(self.evaluation):
-            return "no_reference" if self.evaluation.get("status") == "no_reference" else "error"
-        overall = flag(self.evaluation, "overall_success")
-        return "broken" if overall is None else "passed" if overall else "failed"
+        if not self.evaluation.is_completed:
+            return "no_reference" if self.evaluation.status == "no_reference" else "error"
+        if self.evaluation.overall_success is None:
+            return "broken"
+        return "passed" if self.evaluation.overall_success else "failed"
 
     @cached_property
     def verdicts(self) -> dict[str, bool | None]:
-        """By the names in `VERDICTS`; None where one does not apply or an older record does not tell. Empty where the
-        state is neither passed nor failed."""
-        if self.state not in EVALUATED:
+        """The verdicts by their names in `VERDICTS`; empty if the pair has not been evaluated.
+
+        A verdict is None if it does not apply to the setting or if an older file lacks it.
+        """
+        evaluation = self._verdict
+        if evaluation is None:
             return {}
-        found = {
-            "individual": flag(self.evaluation, "individual_success"),
-            "merge": flag(self.evaluation, "merge_success"),
-            "merged": flag(self.merged, "success"),
-            "overall": self.state == "passed",
-            "strict": flag(self.evaluation, "overall_success_strict"),
+        merged = evaluation.merged
+        verdicts = {
+            "individual": evaluation.individual_success,
+            "merge": evaluation.merge_success,
+            "merged": merged.success if merged else None,
+            "overall": evaluation.overall_success,
+            "strict": evaluation.overall_success_strict,
         }
-        return {
-            name: found[name] if name in applicable_verdicts(self.setting) else None
-            for name in VERDICTS
-        }
+        applicable = applicable_verdicts(self.setting)
+        return {name: verdicts[name] if name in applicable else None for name in VERDICTS}
 
     @property
     def loss(self) -> Loss | None:
@@ -215,21 +218,21 @@ class PairData:
 
     @property
     def error(self) -> str | None:
-        """Why there is no verdict, where that was not the agents' doing."""
+        """Why there is no verdict, if that is not the agents' fault."""
         for record in (self.result, self.evaluation):
-            if record is not None and not is_completed(record):
-                return str(record.get("error"))
+            if record is not None and not record.is_completed:
+                return str(record.error)
         return self.problems[0] if self.state == "broken" and self.problems else None
 
     @property
-    def _judged(self) -> Mapping[str, Any] | None:
-        """eval.json where there is a verdict."""
+    def _verdict(self) -> Evaluation | None:
+        """The evaluation, if it is a verdict."""
         return self.evaluation if self.state in EVALUATED else None
 
     @property
     def unsound(self) -> tuple[int, ...]:
-        """Features whose tests pass without the feature: the verdict tells little."""
-        return tuple(listed(self._judged, "unsound", int))
+        """Features whose tests pass without the feature, so that the verdict says little."""
+        return tuple(self._verdict.unsound) if self._verdict else ()
 
     @property
     def unsound_text(self) -> str:
@@ -237,18 +240,19 @@ class PairData:
         return f"the tests of feature{s} {features} pass without the feature{s}" if features else ""
 
     @property
-    def suspicious(self) -> list[dict[str, Any]]:
-        """Evidence that the tests may not have decided, as eval.json has it."""
-        return listed(self._judged, "suspicious", dict)
+    def suspicious(self) -> list[Suspicion]:
+        """Evidence that the tests may not have decided the verdict."""
+        return (self._verdict.suspicious or []) if self._verdict else []
 
     @property
     def suspicious_texts(self) -> list[str]:
-        return [_suspicious_text(one) for one in self.suspicious]
+        """One line for each entry of `suspicious`."""
+        return [_suspicious_text(suspicion) for suspicion in self.suspicious]
 
     @property
     def network(self) -> str | None:
-        """What the tests had, `none` or `public`; None where eval.json does not tell."""
-        return text_or_none(self.evaluation, "network")
+        """Network that the tests had: `none` or `public`; None if eval.json does not say."""
+        return (self.evaluation.network or None) if self.evaluation else None
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
@@ -258,73 +262,98 @@ class PairData:
 
     @cached_property
     def agents(self) -> tuple[AgentData, ...]:
-        """Those of whom result.json tells."""
-        records = mapping(self.result, "agents")
+        """The agents that result.json describes."""
+        results = self.result.agents if self.result else {}
+        evaluations = self._verdict.agents if self._verdict else {}
         return tuple(
-            _agent(agent_id, mapping(records, agent_id), mapping(self._judged, agent_id))
+            _agent_data(agent_id, results[agent_id], evaluations.get(agent_id))
             for agent_id in self.agent_ids
-            if agent_id in records
+            if agent_id in results
         )
 
     @property
-    def merged(self) -> Mapping[str, Any]:
-        """What eval.json says of the merge; empty without a verdict."""
-        return mapping(self._judged, "merged")
+    def merged(self) -> MergeEvaluation | None:
+        """The evaluation of the merge; None without a verdict."""
+        return self._verdict.merged if self._verdict else None
 
     @property
     def merge_status(self) -> str | None:
-        """`clean`, `identical`, `conflict`, `missing_input`; None without a verdict."""
-        return text_or_none(self.merged, "merge_status")
+        """`clean`, `identical`, `conflict` or `missing_input`; None without a verdict."""
+        return (self.merged.merge_status or None) if self.merged else None
 
     @property
     def conflicting_files(self) -> list[str]:
-        return listed(self.merged, "conflicting_files", str)
+        """Files in which a plain git merge has conflicts."""
+        return self.merged.conflicting_files if self.merged else []
 
     @property
     def integrated_by_lead(self) -> bool | None:
-        """The lead's patch alone has all features; None where there is no lead or no verdict."""
-        has_lead = flag(mapping(self.result, "team_features"), "roles")
-        return flag(self._judged, "integrated_by_lead") if has_lead else None
+        """Whether the lead's patch alone has all features; None without a lead or a verdict."""
+        team_features = (self.result.team_features or {}) if self.result else {}
+        if not team_features.get("roles") or self._verdict is None:
+            return None
+        return self._verdict.integrated_by_lead
 
     @property
     def cost(self) -> float:
-        return number(self.result, "cost")
+        """US dollars, all agents together."""
+        return self.result.cost if self.result else 0.0
 
     @property
     def steps(self) -> int:
+        """Steps of all agents together."""
         return sum(agent.steps for agent in self.agents)
 
     @property
     def messages(self) -> int:
-        return int(number(self.result, "messages"))
+        """Number of messages that the agents sent."""
+        return (self.result.messages or 0) if self.result else 0
 
     @property
     def duration_seconds(self) -> float:
-        return number(self.result, "duration_seconds")
+        """Time that the agents took."""
+        return self.result.duration_seconds if self.result else 0.0
 
-    def trajectory(self, agent_id: str) -> list[dict[str, Any]]:
-        """Its entries in trajectory.json, or in the journal of a run that has not come to its end."""
-        files = self.paths.agent(agent_id)
-        content = read_json(files.trajectory)
-        return listed(content, "steps", dict) if content is not None else read_journal(files)
+    @property
+    def test_seconds(self) -> float:
+        """Time that the evaluation took."""
+        return self.evaluation.duration_seconds if self.evaluation else 0.0
+
+    def trajectory(self, agent_id: str) -> list[Step]:
+        """Return the steps in trajectory.json, or in the journal of an interrupted run."""
+        paths = self.paths.agent(agent_id)
+        trajectory = records.read(paths.trajectory, Trajectory)
+        return trajectory.steps if trajectory is not None else read_journal(paths)
 
     def conversation(self) -> Conversation:
-        content = read_json(self.paths.conversation)
-        lines = listed(content, "messages", dict)
-        nothing_sent = self.setting == "solo" or (self.result or {}).get("messages") == 0
-        complete = nothing_sent if content is None else content.get("messages") == lines
-        if content is None and not complete:
-            lines = list(self._received())
-        messages = [_message(place, line) for place, line in enumerate(lines, 1)]
-        return Conversation(tuple(sorted(messages, key=lambda message: message.sequence)), complete)
+        """Return the messages in conversation.json; without one, those that agents received."""
+        record = records.read(self.paths.conversation, ConversationRecord)
+        if record is not None:
+            is_complete = record.unreadable == 0
+            messages = [_message(*numbered) for numbered in enumerate(record.messages, 1)]
+        else:
+            sent = self.result.messages if self.result else None
+            is_complete = self.setting == "solo" or sent == 0
+            messages = [] if is_complete else list(self._received_messages())
+        messages.sort(key=lambda message: message.sequence)
+        return Conversation(tuple(messages), is_complete)
 
-    def _received(self) -> Iterator[dict[str, Any]]:
+    def _received_messages(self) -> Iterator[SentMessage]:
+        """Yield the messages that the agents' trajectories mention."""
+        position = 0
         for agent_id in self.agent_ids:
-            for entry in self.trajectory(agent_id):
-                if entry.get("action") == "receive_message":
-                    args = mapping(entry, "args")
-                    line = {"to": agent_id, "message": args.get("content", "")}
-                    yield {**args, **line, "timestamp": entry.get("timestamp", "")}
+            for step in self.trajectory(agent_id):
+                if step.action != "receive_message":
+                    continue
+                position += 1
+                sequence = step.args.get("sequence")
+                yield SentMessage(
+                    sequence=sequence if isinstance(sequence, int) and sequence else position,
+                    sender=str(step.args.get("from", "")),
+                    recipient=agent_id,
+                    text=str(step.args.get("content", "")),
+                    timestamp=step.timestamp,
+                )
 
     def patch(self, agent_id: str) -> bytes | None:
         return read_bytes(self.paths.agent(agent_id).patch)
@@ -340,38 +369,39 @@ class PairData:
         }
 
 
-def _agent(agent_id: str, record: Mapping[str, Any], verdict: Mapping[str, Any]) -> AgentData:
+def _agent_data(
+    agent_id: str, result: AgentResult, evaluation: AgentEvaluation | None
+) -> AgentData:
     return AgentData(
         agent_id=agent_id,
-        agent=text_or_none(record, "agent"),
-        model=text_or_none(record, "model"),
-        status=text_or_none(record, "status"),
-        success=flag(verdict, "success"),
-        feature_ids=tuple(listed(record, "feature_ids", int)),
-        steps=int(number(record, "steps")),
-        cost=number(record, "cost"),
-        prompt_tokens=int(number(record, "prompt_tokens")),
-        completion_tokens=int(number(record, "completion_tokens")),
-        duration_seconds=number(record, "duration_seconds"),
-        record=record,
+        agent=result.agent or None,
+        model=result.model or None,
+        status=result.status or None,
+        success=evaluation.success if evaluation else None,
+        feature_ids=tuple(result.feature_ids),
+        steps=result.steps,
+        cost=result.cost,
+        prompt_tokens=result.prompt_tokens,
+        completion_tokens=result.completion_tokens,
+        duration_seconds=result.duration_seconds,
+        record=result,
     )
 
 
-def _message(place: int, line: Mapping[str, Any]) -> SentMessage:
+def _message(position: int, message: ConversationMessage) -> SentMessage:
     return SentMessage(
-        sequence=int(number(line, "sequence")) or place,
-        sender=str(line.get("from", "")),
-        recipient=str(line.get("to", "")),
-        text=str(line.get("message", "")),
-        timestamp=str(line.get("timestamp", "")),
-        sender_step=int(number(line, "sender_step")),
-        delivered_at=text_or_none(line, "delivered_at"),
+        sequence=message.sequence or position,
+        sender=message.sender,
+        recipient=message.recipient,
+        text=message.text,
+        timestamp=message.timestamp,
+        sender_step=message.sender_step,
+        delivered_at=message.delivered_at or None,
     )
 
 
-def _suspicious_text(record: Mapping[str, Any]) -> str:
-    """One entry of `suspicious` in eval.json."""
-    if record.get("reason") == "canary":
-        return f"the tests of feature {record.get('feature')} do not fail where they must"
-    place = f"{record.get('path')}:{record.get('line')}"
-    return f"{record.get('agent')} reaches for the test process at {place}: {record.get('text')}"
+def _suspicious_text(suspicion: Suspicion) -> str:
+    if suspicion.reason == "canary":
+        return f"the tests of feature {suspicion.feature} do not fail where they must"
+    location = f"{suspicion.path}:{suspicion.line}"
+    return f"{suspicion.agent} interferes with the test process at {location}: {suspicion.text}"

@@ -8,17 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from cooperbench import records
 from cooperbench._version import __version__
-from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import SETTINGS, Pair, Setting, sum_usage
-from cooperbench.report.fields import flag, mapping, number
+from cooperbench.records.result import PairResult
+from cooperbench.records.trajectory import read_trajectory
+from cooperbench.records.usage import total_usage
 from cooperbench.report.loading import read_pairs
 from cooperbench.report.pairs import (
     EVALUATED,
     NOT_EVALUATED,
     PairData,
     PairKey,
-    is_completed,
 )
 from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import AgentPaths, ExperimentPaths, read_json, utc_now, write_json
@@ -87,19 +90,18 @@ def spent_on_disk(paths: ExperimentPaths) -> float:
 
 
 def _cost_of(folder: Path) -> float:
-    result = read_json(folder / "result.json")
-    if result and is_completed(result):
-        return number(result, "cost")
-    return sum(
-        number(read_trajectory(AgentPaths(folder, log.stem)), "cost")
-        for log in folder.glob("*.log")
-    )
+    """Return what an attempt has cost. One that was interrupted has only trajectories or journals."""
+    result = records.read(folder / "result.json", PairResult)
+    if result is not None and result.is_completed:
+        return result.cost
+    trajectories = [read_trajectory(AgentPaths(folder, log.stem)) for log in folder.glob("*.log")]
+    return sum(trajectory.cost for trajectory in trajectories if trajectory)
 
 
 def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
     states = [pair.state for pair in pairs]
     judged = [pair for pair in pairs if pair.state in EVALUATED]
-    results = [pair for pair in pairs if is_completed(pair.result)]
+    results = [pair for pair in pairs if pair.result and pair.result.is_completed]
     agents = [agent for pair in results for agent in pair.agents]
     lines = [_line(pair) for pair in pairs]
     verdicts = [line for line in lines if line["state"] in EVALUATED]
@@ -116,12 +118,10 @@ def _summarize(pairs: Sequence[PairData]) -> dict[str, Any]:
         "agent_outcomes": _tally(agent.status for agent in agents),
         "merge_outcomes": _tally(pair.merge_status for pair in judged),
         "messages": sum(pair.messages for pair in results),
-        **sum_usage(agent.record for agent in agents),
+        **msgspec.structs.asdict(total_usage(agent.record for agent in agents)),
         "steps": sum(agent.steps for agent in agents),
         "agent_seconds": round(sum(pair.duration_seconds for pair in results), 3),
-        "test_seconds": round(
-            sum(number(pair.evaluation, "duration_seconds") for pair in judged), 3
-        ),
+        "test_seconds": round(sum(pair.test_seconds for pair in judged), 3),
         "results": lines,
     }
 
@@ -144,20 +144,26 @@ def _tally(values: Iterable[str | None]) -> dict[str, int]:
 
 
 def _line(pair: PairData) -> dict[str, Any]:
-    evaluation, result = pair.evaluation or {}, pair.result or {}
-    merged = mapping(evaluation, "merged")
+    evaluation = pair.evaluation
+    merged = evaluation.merged if evaluation else None
+    result = pair.result if pair.result and pair.result.is_completed else None
     return {
         **asdict(pair.key),
         "features": list(pair.key.features),
         "state": pair.state,
-        **{name: flag(evaluation, name) for name in VERDICT_NAMES},
-        "merged_success": flag(merged, "success"),
-        "merge_status": merged.get("merge_status"),
-        "strategy": merged.get("strategy"),
+        "individual_success": evaluation.individual_success if evaluation else None,
+        "merge_success": evaluation.merge_success if evaluation else None,
+        "merged_success": merged.success if merged else None,
+        "overall_success": evaluation.overall_success if evaluation else None,
+        "overall_success_strict": evaluation.overall_success_strict if evaluation else None,
+        "merge_status": merged.merge_status if merged else None,
+        "strategy": merged.strategy if merged else None,
         "unsound": list(pair.unsound),
         "suspicious": bool(pair.suspicious),
         "network": pair.network,
         "agent_statuses": {agent.agent_id: agent.status for agent in pair.agents if agent.status},
-        **{name: result.get(name) for name in ("messages", "cost", "unpriced_calls")},
-        "error": pair.error or merged.get("error"),
+        "messages": result.messages if result else None,
+        "cost": result.cost if result else None,
+        "unpriced_calls": result.unpriced_calls if result else None,
+        "error": pair.error or (merged.error if merged else None),
     }

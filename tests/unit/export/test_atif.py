@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from atif import Trajectory
 from hypothesis import given
@@ -14,6 +15,7 @@ from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.export import export_run
 from cooperbench.export.atif import pair_documents, steps_of
+from cooperbench.records.trajectory import decode_step
 from cooperbench.report.loading import load_run
 from cooperbench.storage import ExperimentPaths, write_json
 from tests.support.report.factory import Kind, layout, write_run
@@ -40,6 +42,12 @@ def entry(action: str, args: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"action": action, "args": args, "observation": "", "timestamp": TIME, **more}
 
 
+def converted(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    steps = [decode_step(json.dumps(one).encode()) for one in entries]
+    content: list[dict[str, Any]] = msgspec.to_builtins(steps_of(steps))
+    return content
+
+
 def make_pair(root: Path, **trajectories: dict[str, Any]) -> PairData:
     paths = ExperimentPaths(root, "r").pair_named("coop", "x_task", 7, (1, 2))
     paths.folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +70,7 @@ def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> N
         for number, text in enumerate("xy", 1)
     ]
     message = entry("receive_message", {"from": "agent2", "content": "hi", "sequence": 1})
-    steps = steps_of([reply, *commands, message, entry("run", {"command": "z"}, step=3)])
+    steps = converted([reply, *commands, message, entry("run", {"command": "z"}, step=3)])
     assert [(step["source"], step.get("llm_call_count")) for step in steps] == [
         ("agent", 1),
         ("user", None),
@@ -103,7 +111,7 @@ def test_any_entries_become_a_valid_document(entries: list[dict[str, Any]]) -> N
     document = {
         "schema_version": "ATIF-v1.7",
         "agent": {"name": "a", "version": "1"},
-        "steps": steps_of(entries),
+        "steps": converted(entries),
     }
     Trajectory.model_validate_json(json.dumps(document).encode())
 

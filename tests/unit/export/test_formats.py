@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.cli import main
-from cooperbench.export import xml_text
+from cooperbench.export.junit import xml_text
 from cooperbench.report.loading import load_run
 from tests.support.report.factory import Kind, Style, layout, share, write_run
 

@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from cooperbench.export.atif import steps_of
 from cooperbench.gateway.conversations import AGAIN, Conversations
 from cooperbench.models import Usage
+from cooperbench.records.trajectory import decode_step
 from tests.support.gateway.programs import API_FORMATS, Json, Program, Turn
 from tests.support.gateway.sessions import AtWork, agent_at_work
 
@@ -305,7 +307,8 @@ def test_parallel_conversations_are_told_apart_in_atif(at_work: AtWork) -> None:
     ask(conversations, other, Turn("counted"))
     program.returns("app.txt", "counted")
     ask(conversations, program, Turn("done"))
-    steps = steps_of(at_work.entries())
+    entries = [decode_step(json.dumps(entry).encode()) for entry in at_work.entries()]
+    steps = msgspec.to_builtins(steps_of(entries))
     by_text = {step["message"]: step for step in steps if step["source"] == "agent"}
     assert [call["tool_call_id"] for call in by_text["main"]["tool_calls"]] == ["c1", "c2"]
     assert [call["tool_call_id"] for call in by_text["sub"]["tool_calls"]] == ["s1"]

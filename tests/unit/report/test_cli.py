@@ -74,7 +74,7 @@ def test_a_report_says_rates_with_n_and_everything_that_is_left_out(
     assert deficit["n"] == coop["judged"]
     assert f"{100 * deficit['coordination_deficit']['value']:+.1f} points" in out
     assert "ΔAUC" in out
-    assert "eval.json is not whole JSON" in out
+    assert "eval.json is not complete JSON" in out
     assert len(data["runs"][0]["problems"]) == coop["states"]["broken"]
 
 

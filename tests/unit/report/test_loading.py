@@ -57,9 +57,9 @@ def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: P
     assert [*pairs["conflict"].verdicts.values()] == [True, False, False, False, False]
     assert [*pairs["capability"].verdicts.values()] == [False, True, False, False, False]
     assert pairs["error"].error == "the sandbox did not start"
-    assert pairs["broken"].error == "eval.json is not whole JSON"
+    assert pairs["broken"].error == "eval.json is not complete JSON"
     run = load_run(tmp_path, "r")
-    assert run.problems == (f"coop {pairs['broken'].label}: eval.json is not whole JSON",)
+    assert run.problems == (f"coop {pairs['broken'].label}: eval.json is not complete JSON",)
     (row,) = rate_rows([run])
     assert (row.pairs, row.judged, row.suspicious) == (15, 7, 1)
     left_out = {
@@ -85,7 +85,7 @@ def test_large_files_are_read_when_asked_for(tmp_path: Path) -> None:
     pairs = by_kind(tmp_path)
     passed = pairs["passed"]
     trajectory = passed.trajectory("agent1")
-    assert [entry["action"] for entry in trajectory][:3] == ["tell", "reply", "run"]
+    assert [step.action for step in trajectory][:3] == ["tell", "reply", "run"]
     conversation = passed.conversation()
     assert [(one.sender, one.recipient, one.sender_step) for one in conversation.messages] == [
         ("agent1", "agent2", 1), ("agent2", "agent1", 1), ("agent2", "agent1", 2), ("agent1", "agent2", 3),

@@ -10,14 +10,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
+from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.errors import UserError
+from cooperbench.records.tasks import TaskListRecord
+from cooperbench.records.trajectory import step_object
 from cooperbench.report.analysis import TEAM_SUMS, analyse
 from cooperbench.report.compare import Comparison, analyse_studies
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
 from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
 from cooperbench.report.failures import failed_tests, failure_reason
-from cooperbench.report.fields import listed, mapping, seconds_between, text_or_none
+from cooperbench.report.fields import mapping, seconds_between
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
 from cooperbench.report.pairs import (
@@ -180,8 +185,8 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
     found = coordination(pair, files) if pair.state in ENDED else None
     # Times on the page are seconds since the first agent of the pair began.
     first = [entry for entries in files.trajectories.values() for entry in entries[:1]]
-    stamps = filter(None, (text_or_none(entry, "timestamp") for entry in first))
-    start = text_or_none(pair.result, "started_at") or min(stamps, default="")
+    stamps = [step.timestamp for step in first if step.timestamp]
+    start = (pair.result.started_at if pair.result else "") or min(stamps, default="")
     detail = {
         "outcome": outcome_of(pair),
         "error": pair.error,
@@ -205,8 +210,7 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
             for message in files.conversation.messages
         ],
         "diffs": side_by_side(files.works, pair.conflicting_files),
-        "merged": {name: value for name, value in pair.merged.items() if name != "features"}
-        or None,
+        "merged": _merged(pair),
         "tests": list(_tests(pair)),
         "team": _team(pair),
         "opinion": read_json(pair.paths.judgement),
@@ -214,6 +218,15 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "coordination": asdict(found) if found else None,
     }
     return detail, found
+
+
+def _merged(pair: PairData) -> dict[str, Any] | None:
+    """Return the evaluation of the merge without its test runs; None without a verdict."""
+    if pair.merged is None:
+        return None
+    content: dict[str, Any] = msgspec.to_builtins(pair.merged, str_keys=True)
+    del content["features"]
+    return content
 
 
 def cut(text: str, most: int = MAX_CHARACTERS) -> str:
@@ -229,7 +242,7 @@ def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any
     found = []
     for lane, agent_id in enumerate(pair.agent_ids):
         last = 0.0
-        for entry in files.trajectories[agent_id]:
+        for entry in map(step_object, files.trajectories[agent_id]):
             # An entry without a time of its own stands after the one before it.
             seconds = seconds_between(start, entry.get("timestamp"))
             last = last if seconds is None else seconds
@@ -248,7 +261,7 @@ def _cut_value(value: object) -> object:
 def _agent(pair: PairData, agent_id: str) -> dict[str, Any]:
     record: dict[str, Any] = {"id": agent_id, "patch_bytes": len(pair.patch(agent_id) or b"")}
     for known in (agent for agent in pair.agents if agent.agent_id == agent_id):
-        record |= {**vars(known), "record": None, "error": text_or_none(known.record, "error")}
+        record |= {**vars(known), "record": None, "error": known.record.error or None}
     return record
 
 
@@ -258,26 +271,27 @@ def _tests(pair: PairData) -> Iterator[dict[str, Any]]:
     for subject in (
         pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead")
     ):
-        runs = mapping(mapping(pair.evaluation, subject), "features")
-        for feature in runs:
+        totals = pair.evaluation.totals_of(subject) if pair.evaluation else None
+        for feature, run in (totals.features if totals else {}).items():
             output = cut(outputs.get(f"{subject}-f{feature}", ""))
             yield {
-                **mapping(runs, feature),
+                **msgspec.to_builtins(run),
                 "subject": subject,
-                "feature": feature,
+                "feature": str(feature),
                 "output": output,
             }
 
 
 def _team(pair: PairData) -> dict[str, Any] | None:
     """What became of the tools of setting team; None in other settings."""
-    if not mapping(pair.result, "team_features"):
+    if pair.result is None or not pair.result.team_features:
         return None
-    tasks = listed(read_json(pair.paths.tasks), "tasks", dict)[:_MAX_TASKS]
+    record = records.read(pair.paths.tasks, TaskListRecord)
+    tasks = [msgspec.structs.asdict(task) for task in record.tasks[:_MAX_TASKS]] if record else []
     keys = ("id", "title", "owner", "state", "note")
     return {
-        "features": mapping(pair.result, "team_features"),
-        "metrics": mapping(pair.result, "metrics"),
+        "features": pair.result.team_features,
+        "metrics": msgspec.to_builtins(pair.result.metrics) or {},
         "integrated_by_lead": pair.integrated_by_lead,
         "tasks": [{key: _cut_value(task.get(key)) for key in keys} for task in tasks],
     }

@@ -68,7 +68,7 @@ def test_first_page_tells_the_deficit_and_lists_every_pair(
     assert [
         "n = " in text for text in browser.texts("#success-rates > figure > .drawing text.end")
     ] == [True] * 7
-    assert "eval.json is not whole JSON" in browser.text("#what-could-not-be-read")
+    assert "eval.json is not complete JSON" in browser.text("#what-could-not-be-read")
     browser.assert_silent()
 
 
@@ -212,7 +212,7 @@ def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(
     assert browser.count(".lanes .entry") > 4
     broken = next(key for key in keys_of(PAIRS) if coop_kind(key) == "broken")
     browser.open(page, address_of(broken.repo, broken.task_id, "f{}_f{}".format(*broken.features)))
-    assert "eval.json is not whole JSON" in browser.text(".notes")
+    assert "eval.json is not complete JSON" in browser.text(".notes")
     browser.open(page, address_of("nothing", 1, "f1_f2"))
     assert "no such pair" in browser.text("h1")
     browser.assert_silent()
@@ -281,7 +281,9 @@ def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(
     assert browser.count(ROWS) == 1
     browser.open(tmp_path / "r.html", address_of(key.repo, key.task_id, "f1_f2", "run=r:coop"))
     shown = browser.text(".notes")
-    assert "suspicious: agent1 reaches for the test process at src/app.py:3: os._exit(0)" in shown
+    assert (
+        "suspicious: agent1 interferes with the test process at src/app.py:3: os._exit(0)" in shown
+    )
     assert "suspicious: the tests of feature 2 do not fail where they must" in shown
     assert browser.contrast_failures() == []
     browser.assert_silent()
