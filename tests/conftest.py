@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.requirements import reason_of_skip, summarize_skips
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,3 +91,18 @@ def hangup() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """End with a table of the requirements that this machine does not meet, and remember whose tests they are."""
+    reports = terminalreporter.stats.get("skipped", [])
+    lines = summarize_skips(reports)
+    if lines:
+        terminalreporter.section("Skipped: this machine lacks something")
+        for line in lines:
+            terminalreporter.line(line)
+    skipped = [report.nodeid for report in reports if reason_of_skip(report)]
+    if config.cache is not None:
+        config.cache.set("cooperbench/skipped", skipped)

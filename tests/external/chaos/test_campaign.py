@@ -28,6 +28,7 @@ from tests.external.chaos.faults import faults_of, sandbox_killed
 from tests.external.chaos.rounds import UNMADE_LOOP, Round
 from tests.external.chaos.world import DockerEngine, World
 from tests.support.docker.engines import NoEngine, skipped_without_engine
+from tests.support.requirements import require_root, skip_without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,8 +198,8 @@ def test_what_is_left_is_found(calm: Round) -> None:
     assert calm.leftovers() == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 def test_mounts_that_are_left_are_found(calm: Round) -> None:
+    require_root()
     place = calm.world.cache / "mounted"
     place.mkdir()
     bind = ["mount", "--bind", str(calm.folder), str(place)]
@@ -376,7 +377,7 @@ print(time.time(), datetime.datetime.now().timestamp())
 
 def test_a_clock_jumps_and_sleeps_do_not(calm: Round) -> None:
     if calm.world.clock_library is None:
-        pytest.skip("no gcc")
+        skip_without("gcc", "apt install gcc libc6-dev")
     calm.move_clock(0)
     variables = {"LD_PRELOAD": str(calm.world.clock_library), "CHAOS_CLOCK": str(calm.clock)}
     words = [sys.executable, "-c", CLOCKS]

@@ -22,6 +22,7 @@ from tests.support.docker.engines import provide_base
 from tests.support.docker.tasks import write_buildable
 from tests.support.modelserver import Answer, ModelServer, Request
 from tests.support.modelserver.replies import Broken, Failure, Reply
+from tests.support.requirements import is_strict
 from tests.support.tiny import golden, write_tiny
 
 if TYPE_CHECKING:
@@ -245,8 +246,8 @@ def _end(pid: int) -> None:
 
 
 def build_clock(library: Path) -> Path | None:
-    """What lets the clock of a process jump; None without a C compiler, which CI has to have."""
-    if shutil.which("gcc") is None and os.environ.get("COOPERBENCH_TEST_STRICT") != "1":
+    """Build the library that lets the clock of a process jump; None without a C compiler, which CI has to have."""
+    if shutil.which("gcc") is None and not is_strict():
         return None
     source = Path(__file__).with_name("clock.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,22 +10,17 @@ import pytest
 from tests.support.cluster.harness import Harness, RayCluster, SlurmCluster
 from tests.support.cluster.slurm import Slurm, missing
 from tests.support.paths import ROOT
+from tests.support.requirements import require_module, skip_without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _without(reason: str) -> None:
-    if os.environ.get("COOPERBENCH_TEST_STRICT") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="package")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     if reason := missing():
-        _without(reason)
-    pytest.importorskip("submitit")
+        skip_without("Slurm", "apt install slurmctld slurmd slurm-client", detail=reason)
+    require_module("submitit")
     slurm = Slurm(tmp_path_factory.mktemp("slurm"))
     try:
         slurm.start()
@@ -38,10 +32,7 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmClu
 @pytest.fixture(scope="package")
 def ray_cluster() -> Iterator[RayCluster]:
     """Not for the whole session: idle, it takes a twentieth of a processor."""
-    try:
-        import ray  # noqa: F401
-    except ModuleNotFoundError:
-        _without("ray is not installed")
+    require_module("ray")
     # Nodes inherit it: agents of these tests are found there.
     patch = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", str(ROOT))

@@ -10,14 +10,18 @@ import pytest
 
 from cooperbench.cli import main
 from cooperbench.dataset.discovery import demo_dir
+from tests.support.requirements import require_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+
+@pytest.fixture
+def _node() -> None:
+    require_program("node", package="nodejs")
 
 
-@needs_node
+@pytest.mark.usefixtures("_node")
 def test_the_demo_shows_what_talking_saves_and_what_it_does_not(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -74,7 +78,7 @@ def test_without_node_the_javascript_pairs_are_left_out_with_a_word(
     assert "coop: 7 pairs, 7 evaluated" in out
 
 
-@needs_node
+@pytest.mark.usefixtures("_node")
 def test_the_conflicts_in_the_package_are_those_that_git_finds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.cli import COMMANDS, main
+from tests.support.requirements import require
 from tests.support.tiny import write_tiny
 
 
@@ -313,8 +314,8 @@ def test_the_tests_that_have_to_pass_are_shown_once_they_are_known(
     assert found["tests_passed"] == len(found["expected"])
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_one_line() -> None:
+    require(Path("/dev/full").exists(), "/dev/full", "a /dev with the usual devices")
     words = [sys.executable, "-m", "cooperbench", "tasks", "--dataset-dir", "demo"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

@@ -19,6 +19,7 @@ import pytest
 
 import cooperbench
 from cooperbench.models import Pair, Task
+from tests.support.requirements import require_program
 
 Kind = Literal["clean", "conflict", "disagree", "union"]
 
@@ -142,8 +143,8 @@ def _base_commit(task: Task) -> str:
 
 
 def _need_node(task: Task) -> None:
-    if (task.path / "base" / "package.json").exists() and shutil.which("node") is None:
-        pytest.skip("node is not installed")
+    if (task.path / "base" / "package.json").exists():
+        require_program("node", package="nodejs")
 
 
 def _run_tests(

@@ -32,6 +32,7 @@ from cooperbench.team.mailbox import (
     start_redis,
     unique_run_id,
 )
+from tests.support.requirements import require_program, skip_without
 from tests.support.team.redis_fixtures import (
     Received,
     free_port,
@@ -284,8 +285,7 @@ def test_passwords_users_and_databases() -> None:
 
 
 def test_tls(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make certificates with")
+    require_program("openssl")
     made = make_certificates(tmp_path)
     options = (
         "--port", "0", "--tls-port", "PORT", "--tls-auth-clients", "no", "--tls-cert-file", str(made.certificate),
@@ -296,7 +296,7 @@ def test_tls(tmp_path: Path) -> None:
         server = ExitStack()
         found = server.enter_context(port_server(*options, url=url))
     except InfraError:
-        pytest.skip("this redis-server was built without TLS")
+        skip_without("a redis-server with TLS", "apt install redis-server")
     with server:
         with ensure_redis(found.url) as redis:
             assert works(redis.url)

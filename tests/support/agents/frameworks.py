@@ -14,6 +14,7 @@ from cooperbench.agents.environments import DATA_VARIABLE, find_environment, get
 from cooperbench.errors import UserError
 from tests.support.docker.engines import cache_folder, locked
 from tests.support.modelserver import Answer, ToolCall, say
+from tests.support.requirements import skip_without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +77,11 @@ def settings(name: str, url: str) -> dict[str, Any]:
 def provide(name: str) -> None:
     """The environment of a framework, in a data directory of the tests' own."""
     if name == "swe_agent" and not SWE_AGENT_SOURCE:
-        pytest.skip("SWE-agent has no release: COOPERBENCH_TEST_SWE_AGENT names no source tree")
+        skip_without(
+            "SWE-agent, which has no release",
+            "COOPERBENCH_TEST_SWE_AGENT=/path/to/its/source",
+            optional=True,
+        )
     with locked(CACHE / f"{name}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv(DATA_VARIABLE, str(DATA))
         framework = get_framework(name)
@@ -88,7 +93,8 @@ def provide(name: str) -> None:
             install(framework, source=source, python=None, say=print)
         except UserError as error:
             if "needs Python" in str(error):
-                pytest.skip(str(error))
+                remedy = "installing that version of Python"
+                skip_without(f"another Python for {name}", remedy, detail=str(error), optional=True)
             raise
 
 

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+
+from tests.support.requirements import require_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,13 +139,9 @@ class Browser:
 
 
 def start_browser() -> Browser:
-    """Skip where there is none; in CI that is a failure."""
-    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    if missing:
-        reason = f"{' and '.join(missing)} not installed (Debian: chromium, chromium-driver)"
-        if os.environ.get("COOPERBENCH_TEST_STRICT") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    """Start a browser, or skip the running test."""
+    require_program("chromium")
+    require_program("chromedriver", package="chromium-driver")
     return Browser()
 
 

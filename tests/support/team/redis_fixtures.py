@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pytest
-
 from cooperbench.errors import InfraError
 from cooperbench.team.mailbox import RedisClient, find_server
+from tests.support.requirements import skip_without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +25,7 @@ AGENTS = ("agent1", "agent2", "agent3")
 
 
 def redis_program() -> str:
-    return find_server() or pytest.skip("no redis-server on this machine")
+    return find_server() or skip_without("redis-server", "apt install redis-server")
 
 
 def free_port() -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from fractions import Fraction
 from importlib.resources import files
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cooperbench.report.formatting import hundredths_text, percent_text, points_text, rate_text
 from cooperbench.report.statistics import Estimate
+from tests.support.requirements import require_program
 
 COUNTS = [(passed, of) for of in (1, 3, 7, 8, 16, 40, 100, 200, 652) for passed in range(of + 1)]
 
@@ -45,8 +44,8 @@ def test_a_sign_makes_no_other_number(share: float, digits: int) -> None:
     assert abs(float(shown) - 100 * abs(share)) <= 0.5 * 10**-digits + 1e-8
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_page_rounds_like_the_terminal() -> None:
+    require_program("node", package="nodejs")
     shares = [passed / of for passed, of in COUNTS]
     shares += [first - second for first in shares[:30] for second in shares[::40]]
     script = (

@@ -15,6 +15,7 @@ from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.engine import NotThere, cannot_connect, connect, translated
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, UserError
+from tests.support.requirements import require_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ def test_no_engine_is_said_once_with_asserts_switched_off(
 
 
 def test_a_package_for_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("docker")
+    require_module("docker")
     if find_spec("paramiko"):
         pytest.skip("paramiko is installed here")
     monkeypatch.setenv("DOCKER_HOST", "ssh://nobody@127.0.0.1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from tests.support.gcp.batch_cloud import (
 from tests.support.gcp.batch_server import PREEMPTED, RAN_TOO_LONG, Refused
 from tests.support.gcp.namespaces import ALLOWED_PLACES, PLACES, Site
 from tests.support.paths import ROOT
+from tests.support.requirements import require_program, require_root
 from tests.support.tiny import golden, write_tiny
 from tests.unit.runner.test_config import make_config
 
@@ -411,11 +411,13 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert f"{volume.mount_path}:{volume.mount_path}" in spec.runnables[1].container.volumes
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machine(
     tmp_path: Path,
 ) -> None:
     """What a task runs first, tried in the kernel; each task of a machine does so."""
+    require_root()  # for network namespaces
+    require_program("iptables")
+    require_program("ip", package="iproute2")
     there, _ = make_both(tmp_path)
     settings = read_settings(project="some-project", region="europe-west4", bucket="some-bucket")
     orders = [JobOrder("ab.0", ((make_config(tmp_path), there.pairs[0]),))]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.agents.worker_programs import program
+from tests.support.requirements import require_module
 from tests.support.runner.helpers import run_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("swerex")
+require_module("swerex", package="swe-rex")
 BODY = """
 import asyncio, pathlib
 from swerex.deployment.dummy import DummyDeployment

