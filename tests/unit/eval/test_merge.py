@@ -10,16 +10,12 @@ from cooperbench.errors import UserError
 from cooperbench.eval import evaluator
 from cooperbench.eval.evaluator import clean_order
 from cooperbench.eval.trees import (
-    MAX_CHANGED_BYTES,
-    MAX_PATCH_BYTES,
-    Applied,
     TreeStore,
     base_of_clone,
 )
+from tests.support.eval.lab import Lab, creation
 from tests.support.eval.realgit import (
     BaseFile,
-    Files,
-    RealRepo,
     base_with,
     file_in,
     merge_patches,
@@ -27,57 +23,14 @@ from tests.support.eval.realgit import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from cooperbench.eval.trees import Base
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 
 
 def submodule(digit: str) -> BaseFile:
     return BaseFile("160000", digit.encode() * 40)
-
-
-class Lab:
-    """Patches from trees, by a real repository."""
-
-    def __init__(self, path: Path, base: Mapping[str, BaseFile | str | bytes]) -> None:
-        self.base = self._files(base)
-        self.real = RealRepo(path / "lab")
-        self.commit = self.real.commit(self.base)
-
-    @staticmethod
-    def _files(files: Mapping[str, BaseFile | str | bytes]) -> Files:
-        return {
-            path: file if isinstance(file, BaseFile) else text(file) for path, file in files.items()
-        }
-
-    def side(self, changes: Mapping[str, BaseFile | str | bytes | None]) -> Files:
-        kept = {path: file for path, file in self.base.items() if path not in changes}
-        return kept | self._files(
-            {path: file for path, file in changes.items() if file is not None}
-        )
-
-    def patch(self, changes: Mapping[str, BaseFile | str | bytes | None], *options: str) -> bytes:
-        return self.real.diff(
-            self.commit, self.real.commit(self.side(changes), self.commit), *options
-        )
-
-    @property
-    def tree(self) -> Base:
-        return base_of_clone(self.real.path / ".git", self.commit)
-
-    def files_after(self, patch: bytes) -> dict[str, bytes]:
-        tree = self.real.tree_with(self.commit, patch)
-        names = self.real.git("ls-tree", "-r", "-z", "--name-only", tree).split(b"\0")
-        return {
-            name.decode("utf-8", "surrogateescape"): self.real.git(
-                "cat-file", "blob", f"{tree}:{name.decode()}"
-            )
-            for name in names
-            if name
-        }
 
 
 def test_separate_changes_merge_cleanly(tmp_path: Path) -> None:
@@ -339,11 +292,6 @@ def test_patches_without_gits_header_apply(tmp_path: Path, headers: str) -> None
         assert file_in(repo, applied.tree, "x.py") == b"one\n"
 
 
-def creation(path: str) -> bytes:
-    header = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
-    return f"{header}@@ -0,0 +1 @@\n+x\n".encode()
-
-
 @pytest.mark.parametrize(
     "path", [".git/config", "../x", "folder", "link/x", "file/x", "file", "sub/.GIT/hooks/x"]
 )
@@ -370,36 +318,6 @@ def test_a_store_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         assert tree
         assert store.merge_groups([[tree, base.tree]])[0].status == "clean"
     assert not list(scratch.iterdir())
-
-
-def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
-    """As text, as one huge file in a few bytes, and as many copies of what is there."""
-    half = MAX_CHANGED_BYTES // 2 + 1
-    lab = Lab(tmp_path, {"half": b"\0" * half})
-    zeros = lab.real.path / "zeros"
-    zeros.write_bytes(b"\0" * (4 * MAX_CHANGED_BYTES))
-    object_id = lab.real.git("hash-object", "-w", "zeros").decode().strip()
-    lab.real.git("read-tree", lab.commit)
-    lab.real.git("update-index", "--add", "--cacheinfo", f"100644,{object_id},bomb")
-    bomb = lab.real.git("diff", "--cached", "--binary", lab.commit)
-    assert len(bomb) < 4_000_000
-    copies = b"".join(
-        b"diff --git a/half b/copy%d\nsimilarity index 100%%\ncopy from half\ncopy to copy%d\n"
-        % (one, one)
-        for one in range(2)
-    )
-    with TreeStore(lab.tree) as store:
-        for patch in (b"x" * (MAX_PATCH_BYTES + 1), bomb, copies):
-            applied = store.apply(patch)
-            assert (applied.status, applied.tree) == ("failed", "")
-            assert applied.error
-            assert store.apply(creation("good")).status == "applied", "others do not suffer"
-        ours, theirs = (
-            store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs")
-        )
-        merged = store.merge([Applied("applied", ours), Applied("applied", theirs)])
-        assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")
-        assert "more than" in merged.detail
 
 
 class TestBaseOfClone:
