@@ -21,6 +21,7 @@ RESAMPLES = 2000
 SEED = 20260101
 FEW_TASKS = 10
 """With fewer, a bootstrap over tasks says that it is too narrow."""
+_TOO_NARROW = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow"
 POWER = 0.8
 SHARE = (0.0, 1.0)
 CHANGE_OF_SHARE = (-1.0, 1.0)
@@ -159,9 +160,7 @@ def mean(
         return _all_agree(value, n, tasks, limits)
     if method == "bootstrap":
         low, high = _percentiles([_overall(drawn) for drawn in _resamples(sample.clusters)])
-        note = (
-            f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow" if tasks < FEW_TASKS else ""
-        )
+        note = _TOO_NARROW if tasks < FEW_TASKS else ""
     else:
         half = t_quantile(_TAIL, tasks - 1) * sample.standard_error
         low, high = value - half, value + half
@@ -186,9 +185,12 @@ def ratio(above: Sequence[Observation], below: Sequence[Observation]) -> Estimat
         for sample in _resamples(list(zip(upper, lower, strict=True)))
         if (divisor := sum(under.total for _, under in sample))
     ]
-    lost = RESAMPLES - len(drawn)
-    note = f"{lost} of {RESAMPLES} resamples left out: divided by 0" if lost else ""
-    return Estimate(value, *_percentiles(drawn), n, tasks, "bootstrap", note=note)
+    notes = []
+    if tasks < FEW_TASKS:
+        notes.append(_TOO_NARROW)
+    if lost := RESAMPLES - len(drawn):
+        notes.append(f"{lost} of {RESAMPLES} resamples left out: divided by 0")
+    return Estimate(value, *_percentiles(drawn), n, tasks, "bootstrap", note="; ".join(notes))
 
 
 def p_value(observations: Sequence[Observation]) -> float | None:

@@ -1,4 +1,4 @@
-"""What reports say in the terminal: a `Table` for each part of an analysis, a comparison or an ablation.
+"""Terminal reports: a `Table` for each part of an analysis, a comparison or an ablation.
 
 `formatting` decides how numbers look and how tables are drawn.
 """
@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from cooperbench.report.analysis import TEAM_SUMS, Analysis, CrossPlay, RateRow, TeamRow
+from cooperbench.report.analysis import (
+    TEAM_SUMS,
+    Analysis,
+    CrossPlay,
+    RateRow,
+    Repeats,
+    TeamRow,
+)
 from cooperbench.report.compare import Ablation, Comparison, Effect
-from cooperbench.report.curves import AgentCurve, Difficulty
+from cooperbench.report.curves import AgentCurve, Curve, Difficulty
 from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import (
     Cell,
@@ -26,282 +33,338 @@ from cooperbench.report.formatting import (
 )
 from cooperbench.report.llm_judge import JudgeReport
 from cooperbench.report.loading import left_out_lines
-from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS
+from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
 from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.text import dollars_text, duration_text, plural
 
 _INTERVALS = {
     "clustered": "95 % intervals, clustered by task (Student's t over tasks)",
-    "wilson": "95 % intervals by Wilson, as if pairs were independent: too narrow where those of a task are correlated",
+    "wilson": (
+        "95 % intervals by Wilson, as if pairs were independent:"
+        " too narrow where the pairs of a task are correlated"
+    ),
     "bootstrap": "95 % intervals by a bootstrap over tasks",
 }
+_FOOTNOTE_MARKS = "¹²³⁴"
 
 
 def analysis_tables(analysis: Analysis) -> Iterator[Table]:
-    """In the order in which one reads them; what there is nothing to say about is left out."""
-    yield _rates(analysis)
-    yield _costs([row for row in analysis.rates if row.repo is None])
+    """Yield the tables of `cooperbench report` in reading order, without empty ones."""
+    yield _rates_table(analysis)
+    yield _costs_table([row for row in analysis.rates if row.repo is None])
     if analysis.coordination_deficits or analysis.coop_without_solo:
-        yield _deficits(analysis)
+        yield _deficits_table(analysis)
     if analysis.team:
-        yield _teams(analysis.team)
-    yield from map(_agent_curve, analysis.agent_curves)
-    yield from _difficulty(analysis.difficulty)
+        yield _teams_table(analysis.team)
+    for agent_curve in analysis.agent_curves:
+        yield _agent_curve_table(agent_curve)
+    yield from _difficulty_tables(analysis.difficulty)
     for repeats in analysis.repeats:
-        rates: Rows = [
-            [f"pass@{k}", one, one.n, one.clusters] for k, one in repeats.pass_at.items()
-        ]
-        flaky = [f"flaky: {one.label} ({one.passed} of {one.of} passed)" for one in repeats.flaky]
-        title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
-        yield Table(
-            title, ("", "rate", "n", "tasks"), rates, first_lines(flaky) or ["no flaky pairs"]
-        )
+        yield _repeats_table(repeats)
     if len(analysis.cross_play.configurations) > 1:
-        yield _cross_play(analysis.cross_play)
-    no_reference = [
-        f"{run.name}:{pair.setting} {pair.label}: {pair.error}"
-        for run in analysis.runs
-        for pair in run.pairs
-        if pair.state == "no_reference"
-    ]
-    if no_reference:
-        yield Table(
-            "No reference", notes=[STATES["no_reference"].sentence, "", *first_lines(no_reference)]
-        )
+        yield _cross_play_table(analysis.cross_play)
+    if no_reference := _pairs_without_reference(analysis):
+        sentence = STATES["no_reference"].sentence
+        yield Table("No reference", notes=[sentence, "", *first_lines(no_reference)])
     if analysis.problems:
         yield Table("Could not be read", notes=first_lines(analysis.problems))
 
 
-def _rates(analysis: Analysis) -> Table:
-    names = [name for name in VERDICTS if any(name in row.rates for row in analysis.rates)]
-    remarks = {
-        estimate.note for row in analysis.rates for estimate in row.rates.values() if estimate.n
-    }
-    marks = dict(zip(sorted(remarks - {""}), "¹²³⁴", strict=False))
+def _rates_table(analysis: Analysis) -> Table:
+    verdicts = [name for name in VERDICTS if any(name in row.rates for row in analysis.rates)]
+    marks = _footnote_marks(analysis.rates)
 
     def cells(rates: Mapping[str, Estimate]) -> list[Cell]:
-        shown = [rates.get(name) for name in names]
-        marked = [rate and rate_text(rate) + marks.get(rate.note, "") for rate in shown]
+        texts: list[Cell] = []
+        for verdict in verdicts:
+            rate = rates.get(verdict)
+            texts.append(None if rate is None else rate_text(rate) + marks.get(rate.note, ""))
         overall = rates["overall"]
-        return [overall.n, overall.clusters, *marked, decimal_text(overall.design_effect, 1)]
+        return [overall.n, overall.clusters, *texts, decimal_text(overall.design_effect, 1)]
 
     rows: Rows = []
     for row in analysis.rates:
-        indent = "" if row.repo is None else "  "
-        place = row.name if row.repo is None else f"{indent}{row.repo}"
-        rows.append(
-            [place if row.task_id is None else f"{place}/task{row.task_id}", *cells(row.rates)]
-        )
+        rows.append([_row_title(row), *cells(row.rates)])
         if row.unsound:
-            rows.append([f"{indent}  without unsound", *cells(row.sound_rates)])
-    notes = [f"{mark} {remark}" for remark, mark in marks.items()]
-    notes += [
-        f"{_INTERVALS[analysis.interval]}; n: judged pairs; deff: design effect of overall",
-        "",
-    ]
-    notes += [
-        f"{row.name}: {line}" for row in analysis.rates if row.repo is None for line in _states(row)
-    ]
+            indent = "  " if row.repo is None else "    "
+            rows.append([f"{indent}without unsound", *cells(row.sound_rates)])
+    notes = [f"{mark} {note}" for note, mark in marks.items()]
+    interval = _INTERVALS[analysis.interval]
+    notes += [f"{interval}; n: evaluated pairs; deff: design effect of overall", ""]
+    for row in analysis.rates:
+        if row.repo is None:
+            notes += [f"{row.name}: {line}" for line in _state_lines(row)]
     notes += left_out_lines(analysis.runs)
-    notes += ["", *(f"{name}: {VERDICTS[name]}" for name in names)]
-    return Table("Rates", ("run", "n", "tasks", *names, "deff"), rows, notes)
+    notes += ["", *_verdict_notes(verdicts, analysis.rates)]
+    return Table("Rates", ("run", "n", "tasks", *verdicts, "deff"), rows, notes)
 
 
-def _states(row: RateRow) -> Iterator[str]:
-    counts = {state: row.states[state] for state in NOT_EVALUATED}
-    left_out = ", ".join(
-        f"{count} {STATES[state].short}" for state, count in counts.items() if count
-    )
-    judged = (
-        f"{row.judged} judged ({left_out}: not part of the rates)" if left_out else "all judged"
-    )
-    yield f"{plural(row.pairs, 'pair')}, {judged}"
+def _row_title(row: RateRow) -> str:
+    if row.repo is None:
+        return row.name
+    if row.task_id is None:
+        return f"  {row.repo}"
+    return f"  {row.repo}/task{row.task_id}"
+
+
+def _footnote_marks(rows: Sequence[RateRow]) -> dict[str, str]:
+    """Return the mark of each remark on a rate, by the remark."""
+    remarks: set[str] = set()
+    for row in rows:
+        remarks |= {estimate.note for estimate in row.rates.values() if estimate.n}
+    return dict(zip(sorted(remarks - {""}), _FOOTNOTE_MARKS, strict=False))
+
+
+def _verdict_notes(verdicts: Sequence[str], rows: Sequence[RateRow]) -> Iterator[str]:
+    """Yield what each verdict means; solo has meanings of its own."""
+    has_solo = any(row.setting == "solo" for row in rows)
+    has_others = any(row.setting != "solo" for row in rows)
+    for verdict in verdicts:
+        solo_meaning = verdict_meaning(verdict, "solo")
+        if has_others:
+            yield f"{verdict}: {VERDICTS[verdict]}"
+        if has_solo and solo_meaning != VERDICTS[verdict]:
+            yield f"{verdict} (solo): {solo_meaning}"
+
+
+def _state_lines(row: RateRow) -> Iterator[str]:
+    left_out = [
+        f"{row.states[state]:,} {STATES[state].short}"
+        for state in NOT_EVALUATED
+        if row.states[state]
+    ]
+    evaluated = "all evaluated"
+    if left_out:
+        evaluated = f"{row.judged:,} evaluated ({', '.join(left_out)}: not part of the rates)"
+    yield f"{plural(row.pairs, 'pair')}, {evaluated}"
     if row.unsound:
         yield f"{plural(row.unsound, 'unsound pair')}: tests of a feature pass without the feature"
     if row.order_conflicts:
-        yield f"{plural(row.order_conflicts, 'conflict')} of three and more would merge in another order"
+        conflicts = plural(row.order_conflicts, "conflict")
+        yield f"{conflicts} of three or more agents would merge in another order"
     if row.suspicious:
-        yield f"{row.suspicious} suspicious: the tests may not have decided (evidence: eval.json, page)"
+        pairs = plural(row.suspicious, "suspicious pair")
+        yield f"{pairs}: the tests may not have decided (evidence: eval.json, page)"
 
 
-def _costs(rows: Sequence[RateRow]) -> Table:
+def _pairs_without_reference(analysis: Analysis) -> list[str]:
+    lines: list[str] = []
+    for run in analysis.runs:
+        pairs = [pair for pair in run.pairs if pair.state == "no_reference"]
+        lines += [f"{run.name}:{pair.setting} {pair.label}: {pair.error}" for pair in pairs]
+    return lines
+
+
+def _costs_table(rows: Sequence[RateRow]) -> Table:
     cells: Rows = []
     for row in rows:
         ended = sum(row.states[state] for state in ENDED)
-        each = f"${row.cost / ended:.3f}" if ended else None
-        counts = (row.tokens, row.steps, row.messages)
+        cost_per_pair = f"${row.cost / ended:,.3f}" if ended else None
         cells.append(
-            [row.name, dollars_text(row.cost), each, *counts, duration_text(row.agent_seconds)]
+            [
+                row.name,
+                dollars_text(row.cost),
+                cost_per_pair,
+                row.tokens,
+                row.steps,
+                row.messages,
+                duration_text(row.agent_seconds),
+            ]
         )
-    notes = [
-        f"{row.name}: cost without {plural(row.unpriced_calls, 'call')} of models without a known price"
-        for row in rows
-        if row.unpriced_calls
-    ]
-    headings = ("run", "cost", "a pair", "tokens", "steps", "messages", "agents' time")
+    notes = []
+    for row in rows:
+        if row.unpriced_calls:
+            calls = plural(row.unpriced_calls, "call")
+            notes.append(f"{row.name}: cost excludes {calls} to models without a known price")
+    headings = ("run", "cost", "per pair", "tokens", "steps", "messages", "agents' time")
     return Table("Cost and time", headings, cells, notes)
 
 
-def _deficits(analysis: Analysis) -> Table:
+def _deficits_table(analysis: Analysis) -> Table:
     rows: Rows = []
-    notes = [
-        "Over the pairs that have a verdict in both; deficit: solo − coop; retention: coop ∕ solo"
-    ]
-    for one in analysis.coordination_deficits:
-        assert one.coordination_deficit is not None
-        assert one.retention is not None
-        deficit, p = points_text(one.coordination_deficit), p_text(one.mcnemar_p)
-        rows += [
+    notes = []
+    for comparison in analysis.coordination_deficits:
+        deficit, retention = comparison.coordination_deficit, comparison.retention
+        assert deficit is not None
+        assert retention is not None
+        rows.append(
             [
-                one.first,
-                one.second,
-                one.n,
-                one.first_rate,
-                one.second_rate,
-                deficit,
-                one.retention,
-                p,
+                comparison.first,
+                comparison.second,
+                comparison.n,
+                comparison.first_rate,
+                comparison.second_rate,
+                points_text(deficit),
+                retention,
+                p_text(comparison.mcnemar_p),
             ]
-        ]
-        notes.append(f"{one.second}: {basis_text(one.coordination_deficit)}")
-        if one.unpaired:
-            left_out = plural(len(one.unpaired), "pair")
-            notes.append(f"{one.second}: {left_out} without a verdict in both, left out")
-        if one.retention.note:
-            notes.append(f"{one.second}: retention: {one.retention.note}")
-    notes = notes if rows else []
+        )
+        notes.append(f"{comparison.second}: {basis_text(deficit)}")
+        if comparison.unpaired:
+            pairs = plural(len(comparison.unpaired), "pair")
+            notes.append(f"{comparison.second}: {pairs} without a verdict in both, left out")
+        if retention.note:
+            notes.append(f"{comparison.second}: retention: {retention.note}")
+    if rows:
+        basis = "Over the pairs that have a verdict in both"
+        notes.insert(0, f"{basis}; deficit: solo − coop; retention: coop ∕ solo")
     notes += [
-        f"{name}: no solo run of the same agent and model given"
+        f"{name}: there is no solo run of the same agent and model"
         for name in analysis.coop_without_solo
     ]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
     return Table("Coordination deficit", headings, rows, notes)
 
 
-def _teams(rows: Sequence[TeamRow]) -> Table:
-    cells: Rows = [
-        [
-            row.run,
-            row.pairs,
-            row.integrated_by_lead,
-            *(f"{row.sums[name]:.0f}" for name in TEAM_SUMS),
-        ]
-        for row in rows
+def _teams_table(team_rows: Sequence[TeamRow]) -> Table:
+    rows: Rows = []
+    for row in team_rows:
+        sums = [f"{row.sums[name]:,.0f}" for name in TEAM_SUMS]
+        rows.append([row.run, row.pairs, row.integrated_by_lead, *sums])
+    notes = [
+        "by lead: the lead's patch alone passes the tests of all features; not part of any verdict"
     ]
-    notes = ["by lead: the lead's patch alone passes the tests of all features; part of no verdict"]
-    return Table("Teams", ("run", "pairs", "by lead", *TEAM_SUMS.values()), cells, notes)
+    return Table("Teams", ("run", "pairs", "by lead", *TEAM_SUMS.values()), rows, notes)
 
 
-def _difficulty(difficulty: Difficulty) -> Iterator[Table]:
+def _difficulty_tables(difficulty: Difficulty) -> Iterator[Table]:
     for curve in difficulty.curves:
         rows: Rows = [
             [
-                f"{one.low:.1f}–{one.high:.1f}",
-                one.pairs,
-                one.solo,
-                one.solo.n,
-                one.together,
-                one.together.n,
+                f"{bucket.low:.1f}–{bucket.high:.1f}",
+                bucket.pairs,
+                bucket.solo,
+                bucket.solo.n,
+                bucket.together,
+                bucket.together.n,
             ]
-            for one in curve.buckets
-            if one.solo.n or one.together.n
+            for bucket in curve.buckets
+            if bucket.solo.n or bucket.together.n
         ]
-        areas = (curve.solo_area, curve.together_area, curve.delta_area)
-        solo, together, delta = (decimal_text(one, 3) for one in areas)
-        lost = f"ΔAUC {delta}, retention {percent_text(curve.retention)}"
-        notes = [f"Area under the curve: solo {solo}, {curve.setting} {together}, {lost}"]
+        notes = [_area_note(curve)] if curve.is_telling else []
         title = f"By difficulty: {curve.configuration} ({curve.setting})"
         if curve is difficulty.curves[0]:
             title = "By difficulty"
-            made_of = plural(len(difficulty.configurations), "configuration")
-            notes.append(f"Difficulty from the solo results of {made_of}; 95 % Wilson intervals")
-            if not curve.is_telling:
-                notes.append("Two difficulties are no curve: give solo runs of several models")
-            if difficulty.unscored:
-                notes.append(
-                    f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve"
-                )
+            notes += _difficulty_notes(difficulty, curve)
         yield Table(title, ("difficulty", "pairs", "solo", "n", curve.setting, "n"), rows, notes)
 
 
-def _agent_curve(curve: AgentCurve) -> Table:
-    first, *_ = curve.points
-    changes = [None, *(points_text(point.change) for point in curve.points[1:])]
-    rows: Rows = [
-        [point.agents, point.groups, *point.rates.values(), point.golden, change]
-        for point, change in zip(curve.points, changes, strict=True)
-    ]
-    basis = basis_text(first.rates["overall"]).replace("pair", "largest group")
-    notes = [f"Nested groups of the same features: {basis}"]
-    if curve.left_out:
-        notes.append(
-            f"{plural(curve.left_out, 'judged group')} not nested with all sizes: left out"
-        )
-    if any(point.golden is None for point in curve.points):
-        sizes = ",".join(str(point.agents) for point in curve.points)
-        known = f"cooperbench validate --conflicts-only --agents {sizes} --report DATASET/gold_conflict_report.json"
-        notes.append(f"golden patches: not known for all; {known}")
-    what = "features" if curve.setting == "solo" else "agents"
-    headings = (what, "groups", *first.rates, "golden merge", f"overall, since {first.agents}")
-    return Table(
-        f"By number of {what}: {', '.join(curve.runs)} ({curve.setting})", headings, rows, notes
+def _area_note(curve: Curve) -> str:
+    solo = decimal_text(curve.solo_area, 3)
+    together = decimal_text(curve.together_area, 3)
+    delta = decimal_text(curve.delta_area, 3)
+    return (
+        f"Area under the curve: solo {solo}, {curve.setting} {together},"
+        f" ΔAUC {delta}, retention {percent_text(curve.retention)}"
     )
 
 
-def _cross_play(played: CrossPlay) -> Table:
-    cells = {
-        (one.agent1, one.agent2): f"{rate_text(one.overall)} n={one.overall.n}"
-        for one in played.cells
-    }
-    names = played.configurations
-    rows: Rows = [[one, *(cells.get((one, other)) for other in names)] for one in names]
-    notes = ["Overall success in coop; rows: agent1 (the lower feature), columns: agent2"]
-    if played.unknown:
-        notes.append(
-            f"{plural(played.unknown, 'pair')} without a record of who the two were: left out"
+def _difficulty_notes(difficulty: Difficulty, curve: Curve) -> Iterator[str]:
+    configurations = plural(len(difficulty.configurations), "configuration")
+    yield f"Difficulty from the solo results of {configurations}; 95 % Wilson intervals"
+    if not curve.is_telling:
+        yield (
+            "All pairs have one of two difficulties, which is not enough for a curve:"
+            " add solo runs of other models"
         )
+    if difficulty.unscored:
+        yield f"{plural(difficulty.unscored, 'pair')} without a solo verdict: in no curve"
+
+
+def _agent_curve_table(curve: AgentCurve) -> Table:
+    first = curve.points[0]
+    rows: Rows = []
+    for point in curve.points:
+        change = None if point is first else points_text(point.change)
+        rows.append([point.agents, point.groups, *point.rates.values(), point.golden, change])
+    basis = basis_text(first.rates["overall"]).replace("pair", "largest group")
+    notes = [f"Nested groups of the same features: {basis}"]
+    if curve.left_out:
+        groups = plural(curve.left_out, "evaluated group")
+        notes.append(f"{groups} not nested with all sizes: left out")
+    if any(point.golden is None for point in curve.points):
+        sizes = ",".join(str(point.agents) for point in curve.points)
+        command = (
+            f"cooperbench validate --conflicts-only --agents {sizes}"
+            " --report DATASET/gold_conflict_report.json"
+        )
+        notes.append(f"golden patches: not known for all; {command}")
+    noun = "features" if curve.setting == "solo" else "agents"
+    title = f"By number of {noun}: {', '.join(curve.runs)} ({curve.setting})"
+    headings = (noun, "groups", *first.rates, "golden merge", f"overall, since {first.agents}")
+    return Table(title, headings, rows, notes)
+
+
+def _repeats_table(repeats: Repeats) -> Table:
+    rows: Rows = [
+        [f"pass@{tries}", estimate, estimate.n, estimate.clusters]
+        for tries, estimate in repeats.pass_at.items()
+    ]
+    flaky = [f"flaky: {pair.label} ({pair.passed} of {pair.of} passed)" for pair in repeats.flaky]
+    title = f"Repeated: {', '.join(repeats.runs)} ({repeats.setting})"
+    return Table(title, ("", "rate", "n", "tasks"), rows, first_lines(flaky) or ["no flaky pairs"])
+
+
+def _cross_play_table(cross_play: CrossPlay) -> Table:
+    cells = {
+        (cell.agent1, cell.agent2): f"{rate_text(cell.overall)} n={cell.overall.n:,}"
+        for cell in cross_play.cells
+    }
+    names = cross_play.configurations
+    rows: Rows = []
+    for agent1 in names:
+        rates = [cells.get((agent1, agent2)) for agent2 in names]
+        rows.append([agent1, *rates])
+    notes = ["Overall success in coop; rows: agent1 (the lower feature), columns: agent2"]
+    if cross_play.unknown:
+        pairs = plural(cross_play.unknown, "pair")
+        notes.append(f"{pairs} without a record of the two agents: left out")
     return Table("Who works with whom", ("agent1 ∖ agent2", *names), rows, notes)
 
 
 def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
+    """Yield the tables of `cooperbench compare`."""
     first, second = comparison.first, comparison.second
-    yield _compared_rates(comparison)
+    yield _compared_rates_table(comparison)
     for title, keys in (
         (f"Lost: passed in {first}, failed in {second}", comparison.lost),
         (f"Gained: failed in {first}, passed in {second}", comparison.gained),
     ):
         if keys:
             marks = dict.fromkeys(comparison.unsound, " (unsound)")
-            yield Table(
-                f"{title} ({len(keys)})", notes=[key.label + marks.get(key, "") for key in keys]
-            )
+            lines = [key.label + marks.get(key, "") for key in keys]
+            yield Table(f"{title} ({len(keys):,})", notes=lines)
     if comparison.unpaired:
         lines = [
-            f"{one.label}: {one.first_state}, {one.second_state}" for one in comparison.unpaired
+            f"{pair.label}: {pair.first_state}, {pair.second_state}" for pair in comparison.unpaired
         ]
-        title = f"Not compared ({len(lines)}): state in {first}, in {second}"
+        title = f"Not compared ({len(lines):,}): state in {first}, in {second}"
         yield Table(title, notes=first_lines(lines))
     if problems:
         yield Table("Could not be read", notes=problems)
 
 
-def _compared_rates(comparison: Comparison) -> Table:
-    sides = ((comparison.first, comparison.first_rate), (comparison.second, comparison.second_rate))
-    rows: Rows = [
-        [name, one, f"{round((one.value or 0.0) * one.n)}/{one.n}"] for name, one in sides
-    ]
+def _compared_rates_table(comparison: Comparison) -> Table:
+    rows: Rows = []
+    for name, rate in (
+        (comparison.first, comparison.first_rate),
+        (comparison.second, comparison.second_rate),
+    ):
+        passed = round((rate.value or 0.0) * rate.n)
+        rows.append([name, rate, f"{passed:,}/{rate.n:,}"])
     rows.append(["difference", points_text(comparison.difference), ""])
-    flips = f"{len(comparison.gained)} gained, {len(comparison.lost)} lost"
+    flips = f"{len(comparison.gained):,} gained, {len(comparison.lost):,} lost"
+    p = p_text(comparison.mcnemar_p)
     notes = [
         f"difference: {basis_text(comparison.difference)}",
-        f"McNemar's exact test: {p_text(comparison.mcnemar_p)} ({flips}; it takes pairs for independent)",
+        f"McNemar's exact test: {p} ({flips}; it assumes that pairs are independent)",
     ]
-    if comparison.coordination_deficit is not None and comparison.retention is not None:
-        rows.append(
-            ["coordination deficit (solo − coop)", points_text(comparison.coordination_deficit), ""]
-        )
-        rows.append(["retention (coop ∕ solo)", comparison.retention, ""])
-        notes += [f"retention: {comparison.retention.note}"] if comparison.retention.note else []
+    deficit, retention = comparison.coordination_deficit, comparison.retention
+    if deficit is not None and retention is not None:
+        rows.append(["coordination deficit (solo − coop)", points_text(deficit), ""])
+        rows.append(["retention (coop ∕ solo)", retention, ""])
+        if retention.note:
+            notes.append(f"retention: {retention.note}")
     if comparison.unsound:
         count = plural(len(comparison.unsound), "unsound pair")
         notes.append(f"{count} among them; --sound-only compares without")
@@ -310,49 +373,53 @@ def _compared_rates(comparison: Comparison) -> Table:
 
 
 def ablation_table(ablation: Ablation) -> Table:
-    rows = [
-        [
-            *(one.part, one.measure, one.difference.n, one.difference.clusters),
-            *(_amount(value, one.unit) for value in (one.with_part, one.without)),
-            _difference(one),
-            *(None if p is None else p_text(p) for p in (one.p, one.p_holm)),
-            _amount(one.smallest_effect, one.unit),
-            one.pairs_needed,
-        ]
-        for one in ablation.effects
-    ]
+    """Return what each part of cooperation contributes, by an ablation."""
     headings = (
-        *("part", "measure", "n", "tasks", "with", "without", "difference"),
-        *("p", "Holm", "would show", "pairs needed"),
+        "part",
+        "measure",
+        "n",
+        "tasks",
+        "with",
+        "without",
+        "difference",
+        "p",
+        "Holm",
+        "would show",
+        "pairs needed",
     )
-    share = f"{round(100 * POWER)} %"
+    power = f"{round(100 * POWER)} %"
     notes = [
-        "Difference: with the part minus without, over the pairs that both have; 95 % intervals clustered by task",
+        (
+            "Difference: with the part minus without, over the pairs that both have;"
+            " 95 % intervals clustered by task"
+        ),
         "Holm: p corrected over the parts of this table, for each measure",
-        f"would show: the smallest effect that so many pairs show with a probability of {share}",
-        f"pairs needed: to show an effect like the one seen with {share}, where it was not shown",
+        f"would show: the smallest effect that this many pairs show with a probability of {power}",
+        (
+            f"pairs needed: to show an effect as large as the observed one with {power},"
+            " if it was not shown"
+        ),
         *(f"{name}: {meaning}" for name, meaning in VERDICTS.items()),
         "conflict: the patches conflict in plain git; cost and time: of a pair",
     ]
+    rows = [_effect_row(effect) for effect in ablation.effects]
     return Table(f"What each part is worth: {ablation.study}", headings, rows, notes)
 
 
-def judge_table(report: JudgeReport) -> Table:
-    labels = [label for record in report.records if (label := mapping(record, "label"))]
-    symptoms = [one for label in labels for one in listed(label, "symptoms", dict)]
-    rows: Rows = [
-        [kind, name, count]
-        for kind, found in (("cause", labels), ("symptom", symptoms))
-        for name, count in Counter(str(one.get(kind)) for one in found).most_common()
+def _effect_row(effect: Effect) -> list[Cell]:
+    return [
+        effect.part,
+        effect.measure,
+        effect.difference.n,
+        effect.difference.clusters,
+        _amount(effect.with_part, effect.unit),
+        _amount(effect.without, effect.unit),
+        _difference(effect),
+        None if effect.p is None else p_text(effect.p),
+        None if effect.p_holm is None else p_text(effect.p_holm),
+        _amount(effect.smallest_effect, effect.unit),
+        effect.pairs_needed,
     ]
-    spent = f"{report.judged} judged now for {dollars_text(report.cost)}, {report.kept} before"
-    notes = [f"{spent}; evidence: judge.json beside each pair"]
-    if report.unusable:
-        notes.append(f"{plural(report.unusable, 'pair')} without a usable answer")
-    notes += [f"not judged: {line}" for line in report.errors]
-    count = plural(len(labels), "pair")
-    title = f"Why pairs of {report.run} failed, in the opinion of {report.model} ({count})"
-    return Table(title, ("", "label", "pairs"), rows, notes)
 
 
 def _amount(value: float | None, unit: str) -> str:
@@ -362,9 +429,33 @@ def _amount(value: float | None, unit: str) -> str:
 
 
 def _difference(effect: Effect) -> str:
-    one = effect.difference
-    if effect.unit == "share" or one.value is None:
-        return points_text(one)
+    difference = effect.difference
+    if effect.unit == "share" or difference.value is None:
+        return points_text(difference)
+    amount = _amount(difference.value, effect.unit)
+    if difference.low is None:
+        return amount
     digits = 3 if effect.unit == "dollars" else 1
-    low, high = decimal_text(one.low, digits), decimal_text(one.high, digits)
-    return _amount(one.value, effect.unit) + ("" if one.low is None else f" [{low}, {high}]")
+    low, high = decimal_text(difference.low, digits), decimal_text(difference.high, digits)
+    return f"{amount} [{low}, {high}]"
+
+
+def judge_table(report: JudgeReport) -> Table:
+    """Return why pairs failed, in the opinion of the LLM judge."""
+    causes: Counter[str] = Counter()
+    symptoms: Counter[str] = Counter()
+    for record in report.records:
+        label = mapping(record, "label")
+        if label:
+            causes[str(label.get("cause"))] += 1
+            symptoms.update(str(entry.get("symptom")) for entry in listed(label, "symptoms", dict))
+    rows: Rows = [["cause", name, count] for name, count in causes.most_common()]
+    rows += [["symptom", name, count] for name, count in symptoms.most_common()]
+    spent = f"{report.judged:,} judged now for {dollars_text(report.cost)}, {report.kept:,} before"
+    notes = [f"{spent}; evidence: judge.json beside each pair"]
+    if report.unusable:
+        notes.append(f"{plural(report.unusable, 'pair')} without a usable answer")
+    notes += [f"not judged: {line}" for line in report.errors]
+    count = plural(causes.total(), "pair")
+    title = f"Why pairs of {report.run} failed, in the opinion of {report.model} ({count})"
+    return Table(title, ("", "label", "pairs"), rows, notes)

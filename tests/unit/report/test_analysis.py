@@ -112,7 +112,9 @@ def test_what_another_model_does_alone_is_no_measure_of_cooperation(
     page = make_overview(runs)
     assert (page["deficits"], page["without_solo"]) == ([], ("coop-a:coop",))
     print_tables(analysis_tables(found))
-    assert "coop-a:coop: no solo run of the same agent and model given" in capsys.readouterr().out
+    assert (
+        "coop-a:coop: there is no solo run of the same agent and model" in capsys.readouterr().out
+    )
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
@@ -131,7 +133,9 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     check_same_dataset([coop, other], anyway=True)
 
 
-def test_difficulty_is_one_minus_mean_solo_success_rescaled(tmp_path: Path) -> None:
+def test_difficulty_is_one_minus_mean_solo_success_rescaled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs = [
         made(tmp_path, "a1", {0, 1, 2, 3, 4, 5}, "solo", model="a"),
         made(tmp_path, "a2", {0, 1, 2, 3}, "solo", model="a"),
@@ -164,6 +168,8 @@ def test_difficulty_is_one_minus_mean_solo_success_rescaled(tmp_path: Path) -> N
     assert (curve.solo_area, curve.together_area) == pytest.approx((solo, coop))
     assert curve.delta_area == pytest.approx(solo - coop)
     assert curve.retention == pytest.approx(coop / solo)
+    print_tables(analysis_tables(analyse(runs)))
+    assert "ΔAUC" in capsys.readouterr().out
 
 
 def test_a_bucket_is_not_missed_by_rounding(tmp_path: Path) -> None:
