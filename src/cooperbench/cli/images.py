@@ -88,7 +88,7 @@ def _of_modal(action: str, labels: set[str] | None) -> Outcome:
     from cooperbench.backends.modal.images import snapshot_files
 
     if action == "list":
-        rows = [content for _, content in snapshot_files(labels)]
+        rows = [{"task": file.task, "image": file.image} for file in snapshot_files(labels)]
         lines = [f"{row['task']}  with what its runner installs: {row['image']}" for row in rows]
         return Outcome({"images": rows}, [*lines, plural(len(rows), "snapshot")])
     if action != "clean":

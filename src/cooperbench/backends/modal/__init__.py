@@ -1,7 +1,8 @@
-"""The `modal` backend: makes tasks' images ready and starts their sandboxes in the user's account at Modal.
+"""The `modal` backend: prepares task images and starts sandboxes in the user's Modal account.
 
-What can be set is said in `settings.py`, what isolates a sandbox in `sandbox.py`. Importing this imports no client.
-Sandboxes have tags that say whose they are: by them those that killed processes left running are found and ended.
+`settings.py` declares the settings and `sandbox.py` describes the isolation. Importing this package
+does not import Modal's client. Sandboxes are tagged with their owner, so that those of killed
+processes can be found and ended.
 """
 
 from __future__ import annotations
@@ -37,37 +38,42 @@ if TYPE_CHECKING:
 
 __all__ = ["ModalBackend"]
 _MAX_LIFETIME_SECONDS = 24 * 3600
-"""Modal's limit."""
+"""Maximum lifetime of a sandbox at Modal."""
 _CREATE_SECONDS = 25 * 60.0
-"""Modal's client itself waits 21 minutes for a machine."""
+"""Longer than the 21 minutes that Modal's client waits for a machine."""
 _SESSION = "cooperbench-session"
-_MAX_ENDING = 20
+_MAX_TERMINATIONS = 20
+"""Maximum number of sandboxes that are terminated at once."""
+_MAX_TAG_CHARACTERS = 63
+"""Modal's limit for the value of a tag."""
 _log = logging.getLogger("cooperbench")
 
 
 class ModalBackend:
+    """Sandboxes at Modal. It connects with the first use."""
+
     options: ClassVar = ("gpu", "image_template")
     capabilities = Capabilities(
         streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
     )
 
     def __init__(self, **settings: object) -> None:
-        """UserError where the client is missing. Connects when it is first used."""
+        """Read the settings; UserError if Modal's client is not installed."""
         self.settings: ModalSettings = read_settings(**settings)
         require_client()
         self._lock = threading.Lock()
         self._images: ImageStore | None = None
-        """Of the connection in use."""
+        """The images of the current connection."""
         self._used = ResourceUse()
-        """By sandboxes that have ended."""
+        """Resources used by sandboxes that have ended."""
         self._open: set[ModalSandbox] = set()
 
     def check(self) -> None:
-        """Does Modal answer, and accept the token?"""
+        """Connect; raises UserError or InfraError if Modal does not answer or rejects the token."""
         self._connected()
 
     def prepare(self, task: Task) -> Image:
-        """Pull or build the task's image, and make the one without history from it."""
+        """Pull or build the task's image, and derive the image without history."""
         return self._connected().provide(task)
 
     def create_sandbox(
@@ -78,15 +84,20 @@ class ModalBackend:
         *,
         options: SandboxOptions | None = None,
     ) -> ModalSandbox:
-        """`image`: what `prepare` gave, an image id of Modal's, or a name that a registry knows."""
+        """Start a sandbox from an image of `prepare`, an image id of Modal, or a registry name."""
         import modal
 
         options = options or SandboxOptions()
-        images, settings = self._connected(), self.settings
-        connection, content = images.connection, images.get(image)
-        offline = options.network == "none"
+        images = self._connected()
+        settings = self.settings
+        connection = images.connection
+        content = images.get(image)
+        is_offline = options.network == "none"
+        allowed_domains = None
+        if settings.allow_domains and not is_offline:
+            allowed_domains = list(settings.allow_domains)
         if options.programs is not None:
-            # Uploaded once: Modal keeps files by their content.
+            # Modal stores files by content, so this uploads them only once.
             content = content.add_local_dir(options.programs, PROGRAMS_DIR)
         lifetime_seconds = min(max(1, timeout), _MAX_LIFETIME_SECONDS)
         name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
@@ -105,19 +116,17 @@ class ModalBackend:
                     gpu=settings.gpu or None,
                     region=list(settings.region) or None,
                     cpu=settings.cpu,
-                    memory=(int(settings.memory.reserved), int(settings.memory.most)),
-                    block_network=offline,
-                    outbound_domain_allowlist=None
-                    if offline
-                    else list(settings.allow_domains) or None,
+                    memory=(int(settings.memory.reserved), int(settings.memory.limit)),
+                    block_network=is_offline,
+                    outbound_domain_allowlist=allowed_domains,
                 )
             except modal.exception.AlreadyExistsError:
-                # An earlier attempt has made it, and only its answer was lost.
+                # An earlier attempt created it, and only the answer was lost.
                 return await modal.Sandbox.from_name.aio(
                     connection.app_name, name, client=connection.client
                 )
 
-        remote = connection.create(f"making a sandbox of {image}", create, _CREATE_SECONDS)
+        remote = connection.create(f"starting a sandbox of {image}", create, _CREATE_SECONDS)
         try:
             sandbox = ModalSandbox(
                 connection, remote, settings, lifetime_seconds, workdir, self._forget
@@ -127,29 +136,31 @@ class ModalBackend:
         with self._lock:
             self._open.add(sandbox)
         if options.snapshot_excludes:
-            sandbox.leave_out(options.snapshot_excludes)
+            sandbox.exclude_from_snapshot(options.snapshot_excludes)
         return sandbox
 
     @contextlib.contextmanager
     def locked_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        """Lock a snapshot and yield its image id, or None if it does not exist."""
         path = snapshot_file(task, key)
         with locked(path.with_suffix(".lock")):
             yield self._connected().find_snapshot(path)
 
     def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
-        """Afterwards the sandbox can only be ended."""
+        """Store a sandbox's files as a snapshot. Afterwards the sandbox can only be ended."""
         assert isinstance(sandbox, ModalSandbox)
         image = sandbox.snapshot()
         write_json(snapshot_file(task, key), {"task": task.label, "image": image})
         return image
 
     def remove_snapshots(self, tasks: set[str] | None) -> list[str]:
-        """Of these tasks or of all; their ids. For `cooperbench images clean`."""
+        """Delete the snapshots of these tasks (None: of all) and return their image ids."""
+        # Modal has no other function that deletes an image.
         from modal.experimental import image_delete
 
-        connection, removed = self._connected().connection, []
-        for path, content in snapshot_files(tasks):
-            image = str(content.get("image"))
+        connection = self._connected().connection
+        removed = []
+        for path, _, image in snapshot_files(tasks):
             with contextlib.suppress(Gone):
                 delete = partial(image_delete.aio, image, client=connection.client)
                 connection.call(f"deleting {image}", delete)
@@ -158,16 +169,17 @@ class ModalBackend:
         return removed
 
     def interrupt(self) -> None:
+        """Make the creation of images and sandboxes fail from now on."""
         if self._images is not None:
             self._images.connection.stopped.set()
 
     def resource_use(self) -> ResourceUse:
-        """What the sandboxes of this object have reserved so far."""
+        """Return the resources that the sandboxes of this object have reserved so far."""
         with self._lock:
             return sum((sandbox.resource_use for sandbox in self._open), self._used)
 
     def close(self) -> None:
-        """End what is still open. The next use connects again."""
+        """End all open sandboxes. The next use connects again."""
         with self._lock:
             still_open = list(self._open)
             images, self._images = self._images, None
@@ -175,35 +187,34 @@ class ModalBackend:
             return
         for sandbox in still_open:
             sandbox.end("its backend was closed")
-        # Also one that was made while only its answer was lost.
+        # This also ends a sandbox whose creation succeeded although the answer was lost.
         with contextlib.suppress(CooperBenchError):
             _end_tagged(images.connection, {_SESSION: images.connection.session})
 
     @staticmethod
     def clean() -> list[str]:
-        """For `cooperbench clean`: end what killed processes left; returns ids of sandboxes."""
+        """End sandboxes of killed processes (`cooperbench clean`) and return their ids."""
         return _end_leftovers(Connection(read_settings().app))
 
     @property
     def about(self) -> str:
-        """For `cooperbench doctor`, after `check`."""
+        """Description for `cooperbench doctor`, after a successful `check`."""
         from importlib.metadata import version
 
         return f"client {version('modal')}, the token is good, app {self.settings.app}"
 
     def _connected(self) -> ImageStore:
-        """Connects when first called, and ends what killed processes left behind."""
+        """Return the images of the connection. The first call connects and ends leftovers."""
         with self._lock:
             if self._images is None or self._images.connection.process != os.getpid():
                 connection = Connection(self.settings.app)
                 self._images = ImageStore(connection, self.settings)
-                atexit.register(
-                    self.close
-                )  # after the client's own exit handler, so that it runs before it
+                # Registered after the client's own exit handler, so that it runs before it.
+                atexit.register(self.close)
                 try:
                     _end_leftovers(connection)
                 except InfraError as error:
-                    # No reason not to begin: the next start looks again.
+                    # The run can start anyway; the next start tries again.
                     _log.warning("%s", error)
             return self._images
 
@@ -214,34 +225,34 @@ class ModalBackend:
 
 
 def _sandbox_tags(session: str, options: SandboxOptions) -> dict[str, str]:
-    """Modal takes 63 characters at most."""
-    tags = {**options.labels, "purpose": options.purpose, "session": session}
-    fitting = {
-        f"cooperbench-{name}": re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63] or "-"
-        for name, value in tags.items()
-    }
-    return fitting | this_owner().labels
+    """Return the tags of a sandbox: labels, purpose, session and owner."""
+    labels = {**options.labels, "purpose": options.purpose, "session": session}
+    tags = {}
+    for name, value in labels.items():
+        cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", value)
+        tags[f"cooperbench-{name}"] = cleaned[:_MAX_TAG_CHARACTERS] or "-"
+    return {**tags, **this_owner().labels}
 
 
 def _end_leftovers(connection: Connection) -> list[str]:
-    """End the sandboxes of processes of this user and machine that are gone; returns their ids."""
+    """End the sandboxes of this user's and machine's dead processes; return their ids."""
     return _end_tagged(connection, {HOST_LABEL: this_owner().labels[HOST_LABEL]}, is_leftover)
 
 
 def _end_tagged(
     connection: Connection,
     tags: dict[str, str],
-    wanted: Callable[[dict[str, str]], bool] | None = None,
+    predicate: Callable[[dict[str, str]], bool] | None = None,
 ) -> list[str]:
-    """End the sandboxes with these tags, or those among them whose tags are `wanted`; returns their ids."""
+    """End the sandboxes with these tags, filtered by a predicate on all their tags; return ids."""
     import modal
 
-    slots = asyncio.Semaphore(_MAX_ENDING)
+    slots = asyncio.Semaphore(_MAX_TERMINATIONS)
 
     async def end(sandbox: modal.Sandbox) -> str:
         async with slots:
             try:
-                if wanted is not None and not wanted(await sandbox.get_tags.aio()):
+                if predicate is not None and not predicate(await sandbox.get_tags.aio()):
                     return ""
                 await sandbox.terminate.aio()
             except modal.exception.NotFoundError:
@@ -255,4 +266,4 @@ def _end_tagged(
         ended = await asyncio.gather(*[end(sandbox) async for sandbox in listed])
         return [name for name in ended if name]
 
-    return connection.call("ending sandboxes that are left", end_all)
+    return connection.call("ending leftover sandboxes", end_all)

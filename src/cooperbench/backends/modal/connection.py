@@ -1,6 +1,7 @@
-"""The connection to the user's account at Modal: calls with time limits and retries, and Modal's errors as ours.
+"""The connection to the user's Modal account: calls with timeouts, retries and translated errors.
 
-Blocking calls of Modal's client have no time limit: here its asynchronous ones run on an event loop of our own.
+Blocking calls of Modal's client have no timeout, so this module runs the asynchronous ones on its own
+event loop.
 """
 
 from __future__ import annotations
@@ -30,42 +31,48 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL_SECONDS = 120.0
-"""For what Modal answers at once, including its client's own retries."""
+"""Timeout of a short call, including the client's own retries."""
 RETRY_SECONDS = 20.0
-"""How long a call is repeated that was rate limited or could not be carried out."""
+"""How long a call is retried that was rate limited or failed temporarily."""
 CREATE_RETRY_SECONDS = 60.0
-"""The same for making an image or a sandbox. The layers above retry too."""
+"""How long the creation of an image or a sandbox is retried. Callers retry too."""
 _MAX_CREATING = 50
 _MAX_MESSAGE = 300
-_OTHERWISE = "or use --backend local or --backend docker"
+_SHUT_DOWN = "due to external shut-down"
+"""Part of Modal's message if it interrupted a build."""
+_ALTERNATIVE = "or use --backend local or --backend docker"
 _QUOTA = r"\b(billing|budget|spend|spending|payment|credits?|plan limit|usage limit|suspended)\b"
 _TRANSPORTS = ("grpclib", "h2", "aiohttp")
-"""The libraries under the client, whose errors mean that Modal was not reached."""
+"""Libraries below the client; their errors mean that Modal was not reached."""
 
 
 class RateLimited(InfraError):
-    """There were too many requests."""
+    """Modal rejected a call because of too many requests."""
 
 
 class Unavailable(SandboxError):
-    """Modal did not answer, said that it cannot just now, or lost what was on its way. Worth another try."""
+    """Modal did not answer, is temporarily unable to, or lost the connection. A retry may help."""
 
 
 class Gone(SandboxError):
-    """Modal does not know the sandbox, the command in it or the image any more."""
+    """The sandbox, the command in it or the image no longer exists."""
 
 
 _TEMPORARY = (RateLimited, Unavailable)
 
 
 def require_client() -> None:
+    """Raise UserError if Modal's client is not installed."""
     if find_spec("modal") is None:
         install = "pip install 'cooperbench[modal]' and modal token new"
-        raise UserError(f"Modal's client is not installed: {install}; {_OTHERWISE}")
+        raise UserError(f"Modal's client is not installed: {install}; {_ALTERNATIVE}")
 
 
 class Connection:
-    """A connected client, and the app that our sandboxes belong to. Of one process, until its backend is closed."""
+    """A connected client and the app that owns our sandboxes.
+
+    It belongs to one process and lives until its backend is closed.
+    """
 
     def __init__(self, app_name: str) -> None:
         require_client()
@@ -73,10 +80,10 @@ class Connection:
         threading.Thread(target=self._loop.run_forever, name="modal-calls", daemon=True).start()
         self.app_name = app_name
         self.session = secrets.token_hex(8)
-        """A tag of all sandboxes that are made through it."""
+        """A tag of all sandboxes that are created through this connection."""
         self.process = os.getpid()
         self.stopped = threading.Event()
-        """Once set, nothing more is created: the run is being stopped."""
+        """Once set, nothing more is created, because the run is being stopped."""
         self._slots = threading.BoundedSemaphore(_MAX_CREATING)
         try:
             self.client, self.app = self.call("connecting to Modal", self._connect)
@@ -86,11 +93,12 @@ class Connection:
             ) from error
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the connection's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call_once(self, doing: str, work: Coroutine[Any, Any, T], limit_seconds: float) -> T:
-        """With a time limit, and with our errors. When the wait ends, the work is cancelled."""
-        with faults(doing):
+        """Run a coroutine with a timeout, translating errors; it is cancelled at the timeout."""
+        with translated_errors(doing):
             future = self.spawn(work)
             try:
                 return future.result(max(limit_seconds, 0.0))
@@ -105,12 +113,12 @@ class Connection:
         *,
         retry_on: tuple[type[InfraError], ...] = _TEMPORARY,
     ) -> T:
-        """`call_once` with retries."""
+        """Run `call_once` with retries; `make_work` creates the coroutine of each attempt."""
         attempt = partial(self._attempt, doing, make_work, limit_seconds)
         return retry_for(RETRY_SECONDS, attempt, retry_on, threading.Event())
 
     def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
-        """`call` for images and sandboxes: so many at once, with more patience, until the run is stopped."""
+        """Create an image or a sandbox: like `call`, with longer retries and limited concurrency."""
         attempt = partial(self._attempt, doing, make_work, limit_seconds)
         with self._slots:
             return retry_for(CREATE_RETRY_SECONDS, attempt, _TEMPORARY, self.stopped)
@@ -127,51 +135,64 @@ class Connection:
 
 
 @contextmanager
-def faults(doing: str) -> Iterator[None]:
-    """Turns errors of the client into ours, in one line with what to do."""
+def translated_errors(doing: str) -> Iterator[None]:
+    """Translate errors of Modal's client into ours: one line that says what to do."""
     try:
         yield
     except CooperBenchError:
         raise
     except Exception as error:
-        if not isinstance(error, OSError) and _library(error) not in (
-            "modal",
-            "synchronicity",
-            *_TRANSPORTS,
-        ):
+        libraries = ("modal", "synchronicity", *_TRANSPORTS)
+        if not isinstance(error, OSError) and _library(error) not in libraries:
             raise
-        raise _translated(error, doing) from error
+        raise _translate(error, doing) from error
 
 
-def _translated(error: Exception, doing: str) -> CooperBenchError:
-    """`UserError` for what the user must fix, `InfraError` and its children for what may be gone when tried again."""
+def _translate(error: Exception, doing: str) -> CooperBenchError:
+    """Return a UserError for what the user must fix, else an InfraError, which a retry may fix."""
+    text = re.sub(r"\s+", " ", str(error) or type(error).__name__)
+    message = printable(text)[:_MAX_MESSAGE].strip()
+    if translated := _translate_user_error(error, doing, message):
+        return translated
+    return _translate_temporary_error(error, doing, message)
+
+
+def _translate_user_error(error: Exception, doing: str, message: str) -> UserError | None:
+    """Return a UserError if the user has to change something."""
     from modal import exception as modal
 
-    message = printable(re.sub(r"\s+", " ", str(error) or type(error).__name__))[
-        :_MAX_MESSAGE
-    ].strip()
     match error:
         case modal.AuthError():
             remedy = "modal token new, or check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
-            return UserError(f"Modal knows no such token: {remedy}; {_OTHERWISE} ({message})")
-        case modal.ImageBuildError() if "due to external shut-down" in message:
-            return Unavailable(f"{doing}: {message}")
-        case modal.ImageBuildError():
+            return UserError(f"Modal rejects the token: {remedy}; {_ALTERNATIVE} ({message})")
+        case modal.ImageBuildError() if _SHUT_DOWN not in message:
             see = f"see it with: modal image logs {error.image_id}"
             return UserError(f"{doing}: the image cannot be built: {message} ({see})")
         case modal.VersionError():
             return UserError(f"{doing}: {message}: pip install --upgrade 'cooperbench[modal]'")
         case modal.ResourceExhaustedError() if re.search(_QUOTA, message, re.IGNORECASE):
             see = "see https://modal.com/settings/usage"
-            return UserError(f"{doing}: the workspace's quota is used up ({message}): {see}")
+            return UserError(f"{doing}: the workspace's quota is exhausted ({message}): {see}")
+        case modal.ConflictError():
+            return None  # a subclass of InvalidError
+        case modal.InvalidError() | modal.UnimplementedError() | modal.PermissionDeniedError():
+            return UserError(f"{doing}: Modal rejects it: {message}")
+    return None
+
+
+def _translate_temporary_error(error: Exception, doing: str, message: str) -> InfraError:
+    """Return an InfraError whose type says whether a retry may help."""
+    from modal import exception as modal
+
+    match error:
+        case modal.ImageBuildError():
+            return Unavailable(f"{doing}: {message}")
         case modal.ResourceExhaustedError():
             return RateLimited(
                 f"{doing}: rate limited by Modal ({message}); reduce the concurrency with -c"
             )
         case modal.NotFoundError() | modal.ConflictError() | modal.ClientClosed():
             return Gone(f"{doing}: {message}")
-        case modal.InvalidError() | modal.UnimplementedError() | modal.PermissionDeniedError():
-            return UserError(f"{doing}: Modal refuses it: {message}")
         case TimeoutError() | modal.TimeoutError():
             return SandboxTimeout(f"{doing}: Modal did not answer in time")
         case (
@@ -181,9 +202,11 @@ def _translated(error: Exception, doing: str) -> CooperBenchError:
             | modal.ConnectionError()
         ):
             return Unavailable(f"{doing}: {message}")
-    lost = isinstance(error, OSError | modal.DataLossError) or _library(error) in _TRANSPORTS
-    return (Unavailable if lost else SandboxError)(f"{doing}: {message}")
+    if isinstance(error, OSError | modal.DataLossError) or _library(error) in _TRANSPORTS:
+        return Unavailable(f"{doing}: {message}")
+    return SandboxError(f"{doing}: {message}")
 
 
 def _library(error: Exception) -> str:
+    """Return the name of the package that defines an error."""
     return type(error).__module__.partition(".")[0]

@@ -1,9 +1,9 @@
-"""A task's images at Modal: pulled by digest or built from its Dockerfile, the one for agents, and snapshots.
+"""A task's images at Modal: pulled by digest or built from its Dockerfile, and snapshots.
 
-Modal builds images from definitions and keeps what it built, so that asking for the same again costs next to nothing.
-The agents' image is one more layer that replaces the repository's history by one commit, that for test runs one that
-removes later commits: a sandbox cannot see the layers below. Snapshots have no names at Modal: their ids are kept in
-the cache folder, a file each.
+Modal builds images from definitions and caches them, so building the same image again is cheap. The
+image for agents has one more layer, which replaces the repository's history by a single commit; the
+image for test runs has a layer that removes future commits. A sandbox cannot see the layers below.
+Snapshots have no names at Modal, so their ids are stored in the cache folder, one file each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.backends.modal.connection import Connection, Gone
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _BASE_GIT_DIR = "/cooperbench/base.git"
 _HIDDEN = ["feature[0-9]*", "combined.patch", "__pycache__"]
-"""Never part of a build: no image may hold what agents must not see."""
+"""Files that are never part of a build context, because agents must not see them."""
 _BUILD_SECONDS = 2 * 3600.0
 _NO_ENTRYPOINT = "ENTRYPOINT []"
 _RATE_LIMIT = re.compile(r"toomanyrequests|too many requests|rate limit", re.IGNORECASE)
@@ -41,11 +41,11 @@ _NO_ACCESS = re.compile(
     r"unauthorized|authentication required|no basic auth|denied|forbidden", re.IGNORECASE
 )
 _NOT_THERE = re.compile(r"does not exist|manifest unknown|name unknown|not found", re.IGNORECASE)
-"""Docker Hub says "denied" also of what is not there."""
+"""Checked as well, because Docker Hub answers "denied" for images that do not exist."""
 
 
 class ImageStore:
-    """The images of one account; each is made once."""
+    """The images of one account; each is built once."""
 
     def __init__(self, connection: Connection, settings: ModalSettings) -> None:
         self.connection = connection
@@ -53,57 +53,65 @@ class ImageStore:
         self._known: dict[str, modal.Image] = {}
 
     def get(self, reference: str) -> modal.Image:
-        """For a sandbox: `im-…` of Modal's, or a name that a registry knows. The same for the whole session."""
+        """Return the image with an id of Modal (`im-…`) or a registry name."""
         import modal
 
         if reference not in self._known:
-            self._known[reference] = (
-                modal.Image.from_id(reference, client=self.connection.client)
-                if re.fullmatch(r"im-\w+", reference)
-                else self._pull(reference, _pinned(reference)[0])
-            )
+            if re.fullmatch(r"im-\w+", reference):
+                image = modal.Image.from_id(reference, client=self.connection.client)
+            else:
+                image = self._pull(reference, _pin(reference).name)
+            self._known[reference] = image
         return self._known[reference]
 
     def provide(self, task: Task) -> Image:
-        """The task's image and those made of it; the digest is the registry's, else Modal's id of the image."""
+        """Return the task's image and those derived from it.
+
+        The digest is that of the registry, else Modal's image id.
+        """
         source, digest = self._source(task)
-        judged, agents = (
-            self._built(
-                source.dockerfile_commands(_run(script)), f"{task.label}: removing {what}"
-            ).object_id
-            for script, what in (
-                ("strip_future_commits.sh", "later commits"),
-                ("strip_history.sh", "the history"),
-            )
+        for_tests = self._build(
+            source.dockerfile_commands(_run_line("strip_future_commits.sh")),
+            f"{task.label}: removing future commits",
         )
-        return Image(source.object_id, agents, digest or source.object_id, judged)
+        for_agents = self._build(
+            source.dockerfile_commands(_run_line("strip_history.sh")),
+            f"{task.label}: removing the history",
+        )
+        return Image(
+            source.object_id,
+            for_agents.object_id,
+            digest or source.object_id,
+            for_tests.object_id,
+        )
 
     def find_snapshot(self, path: Path) -> str | None:
-        """The id in the file of a snapshot, if Modal still has it."""
-        found = str((read_json(path) or {}).get("image") or "")
-        if found:
-            with suppress(Gone, UserError):  # expired, deleted, or another account's
-                self._built(self.get(found), f"looking for the snapshot {found}")
-                return found
+        """Return the image id in a snapshot's file, if Modal still has that image."""
+        content = read_json(path) or {}
+        image_id = str(content.get("image") or "")
+        if not image_id:
+            return None
+        with suppress(Gone, UserError):  # expired, deleted, or of another account
+            self._build(self.get(image_id), f"looking for the snapshot {image_id}")
+            return image_id
         return None
 
     def _source(self, task: Task) -> tuple[modal.Image, str]:
-        """The image as published or built, and its digest if it has one."""
-        name, reason = image_name(task, self._settings.image_template), ""
+        """Return the published or built image, and its digest if it has one."""
+        name = image_name(task, self._settings.image_template)
+        reason = "it was not pulled"
         if self._settings.images != "build" and not is_demo_task(task):
-            reference, digest = _pinned(name)
+            pinned = _pin(name)
             try:
-                return self._pull(name, reference), digest
+                return self._pull(name, pinned.name), pinned.digest
             except _NotPulled as error:
-                if (
-                    self._settings.images == "registry" or digest
-                ):  # with a digest the registry has it
+                # A registry that told the digest has the image.
+                if self._settings.images == "registry" or pinned.digest:
                     raise
                 reason = str(error)
         if not task.dockerfile.is_file():
-            why = reason or "it was not asked for"
             raise UserError(
-                f"{task.label}: no image {name} ({why}), and no Dockerfile to build one from"
+                f"{task.label}: no image {name} ({reason}), and no Dockerfile to build one from"
             )
         return self._from_dockerfile(task), ""
 
@@ -116,11 +124,11 @@ class ImageStore:
             reference, secret, setup_dockerfile_commands=[_NO_ENTRYPOINT]
         )
         try:
-            return self._built(image, f"pulling {name}")
+            return self._build(image, f"pulling {name}")
         except UserError as error:
             if not isinstance(error.__cause__, modal.exception.ImageBuildError):
                 raise
-            raise _not_pulled(str(error)) from error
+            raise _pull_error(str(error)) from error
 
     def _from_dockerfile(self, task: Task) -> modal.Image:
         import modal
@@ -131,20 +139,23 @@ class ImageStore:
             ignore=_HIDDEN,
             build_args=dict(self._settings.build_args),
         )
-        return self._built(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
+        return self._build(image.dockerfile_commands(_NO_ENTRYPOINT), f"building {task.label}")
 
-    def _built(self, image: modal.Image, doing: str) -> modal.Image:
+    def _build(self, image: modal.Image, doing: str) -> modal.Image:
         return self.connection.create(
             doing, lambda: image.build.aio(self.connection.app), _BUILD_SECONDS
         )
 
 
 class _NotPulled(UserError):
-    """There is no such image, or it is not usable. Another one may be built instead."""
+    """An image does not exist or is not usable. It may be built from a Dockerfile instead."""
 
 
-def _not_pulled(problem: str) -> CooperBenchError:
-    """Modal gives the registry's words alone. What a secret or patience would help is never replaced by a build."""
+def _pull_error(problem: str) -> CooperBenchError:
+    """Classify a failed pull by the registry's message, which is all that Modal reports.
+
+    If credentials or waiting would help, the image is not built instead.
+    """
     if _RATE_LIMIT.search(problem):
         remedy = (
             "try later, or set COOPERBENCH_MODAL_REGISTRY_SECRET or COOPERBENCH_MODAL_IMAGES=build"
@@ -152,39 +163,56 @@ def _not_pulled(problem: str) -> CooperBenchError:
         return InfraError(f"the registry's rate limit is reached: {remedy}; {problem}")
     if _NO_ACCESS.search(problem) and not _NOT_THERE.search(problem):
         remedy = "set COOPERBENCH_MODAL_REGISTRY_SECRET, or COOPERBENCH_MODAL_IMAGES=build"
-        return UserError(f"the registry wants other credentials: {remedy}; {problem}")
+        return UserError(f"the registry requires other credentials: {remedy}; {problem}")
     return _NotPulled(problem)
 
 
-def _run(script: str) -> str:
-    """The line of a Dockerfile."""
+def _run_line(script: str) -> str:
+    """Return the line of a Dockerfile that runs one of our scripts."""
     text = base64.b64encode(sandbox_script(script).encode()).decode("ascii")
     return f'RUN bash -c "$(echo {text} | base64 -d)" {script} {REPO_DIR} {_BASE_GIT_DIR}'
 
 
 def snapshot_file(task: Task, key: str) -> Path:
+    """Return the path of the file with a snapshot's image id."""
     return _snapshots_dir() / f"{task.repo}.task{task.task_id}.{key}.json"
 
 
-def snapshot_files(tasks: set[str] | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Of these tasks or of all: each file, and what is in it (`task`, `image`)."""
+class SnapshotFile(NamedTuple):
+    """A file in the cache folder that names a snapshot."""
+
+    path: Path
+    task: str
+    image: str
+
+
+def snapshot_files(tasks: set[str] | None) -> Iterator[SnapshotFile]:
+    """Yield the snapshots of these tasks (None: of all tasks)."""
     for path in sorted(_snapshots_dir().glob("*.json")):
         content = read_json(path) or {}
         if tasks is None or content.get("task") in tasks:
-            yield path, content
+            yield SnapshotFile(path, str(content.get("task")), str(content.get("image")))
 
 
 def _snapshots_dir() -> Path:
     return default_cache_dir() / "modal" / "snapshots"
 
 
-def _pinned(name: str) -> tuple[str, str]:
-    """A name of a registry with its digest, and the digest; without one where the registry does not tell it."""
+class _PinnedName(NamedTuple):
+    """The name of an image in a registry, with its digest if that is known."""
+
+    name: str
+    digest: str
+
+
+def _pin(name: str) -> _PinnedName:
+    """Add the digest to an image's name, unless the registry does not tell it."""
     if "@" in name:
-        return name, name.partition("@")[2]
+        return _PinnedName(name, name.partition("@")[2])
     try:
         digest = resolve_digest(name)
     except CooperBenchError:
-        return name, ""
-    repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
-    return f"{repository}@{digest}", digest
+        return _PinnedName(name, "")
+    has_tag = ":" in name.rpartition("/")[2]
+    repository = name.rpartition(":")[0] if has_tag else name
+    return _PinnedName(f"{repository}@{digest}", digest)

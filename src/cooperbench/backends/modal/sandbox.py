@@ -1,7 +1,8 @@
-"""One sandbox at Modal, a container under gVisor, from its creation to its end.
+"""One sandbox at Modal: a container under gVisor.
 
-Commands go through channels, a long-lived exec each: a command costs one round trip instead of the three of an exec.
-The last command, which is judged, is an exec of its own: Modal tells its output and its exit code.
+Commands go through channels. A channel is one long-lived exec, so that a command costs one round trip
+instead of the three of an exec. The last command, which decides a verdict, is an exec of its own, so
+that Modal reports its output and exit code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cooperbench import errors
-from cooperbench.backends.modal.connection import Connection, Gone, RateLimited, Unavailable, faults
+from cooperbench.backends.modal.connection import (
+    Connection,
+    Gone,
+    RateLimited,
+    Unavailable,
+    translated_errors,
+)
 from cooperbench.backends.streams import stream_over
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import Sandbox
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from cooperbench.backends.modal.settings import ModalSettings
 
 FIRST_COMMAND = ("sh", "-c", "while :; do sleep 86400 & wait $!; done")
-"""Keeps a sandbox running until its lifetime is over; a loop, since a command in it may kill the sleep."""
+"""Keeps a sandbox running. It is a loop because a command in the sandbox may kill the sleep."""
 _EXEC = """
 export PATH="/cooperbench/bin:$PATH"
 [ -z "$1" ] || export COOPERBENCH_COMMAND="$1"
@@ -48,29 +55,31 @@ echo "cooperbench-channel unavailable bash is missing"
 _COPY = 'for folder; do cp -a -- "$folder" "$folder.before" || exit; done'
 _PUT_BACK = 'for folder; do rm -rf -- "$folder" && mv -- "$folder.before" "$folder" || exit; done'
 _VCPUS_PER_CORE = 2
-"""Modal counts physical cores."""
+"""Modal counts physical cores, which have two vCPUs."""
 _SCRATCH_DIR = "/cooperbench/channels"
 _SLOW_SECONDS = 600.0
-"""For a first command, which may wait for an image, for a copied folder, and for input that is read to its end."""
+"""Timeout for operations that may wait for an image, a copied folder or long input."""
 _SHOWN_SECONDS = 3600
 _SNAPSHOT_SECONDS = 900
 _DYING_SECONDS = 5.0
 _DRAIN_SECONDS = 5.0
-"""For output after the exit code: a process in the background may hold it open."""
+"""Time for output after the exit: a background process may keep the stream open."""
 _TERMINATE_SECONDS = 60.0
 _KILLED = 137
 _FIRST_PROCESS_ENDED = ("SUCCESS", "FAILURE")
 _OUT_OF_MEMORY = ("KERNEL_OOM_KILL", "MEMORY_THRASHING_EVICTION")
-"""Of its own memory; MEMORY_MANAGER_EVICTION means that Modal's machine had too little."""
+"""The sandbox used too much memory. MEMORY_MANAGER_EVICTION means that Modal's machine did."""
 _PIECE_BYTES = 1 << 20
-"""Of one request; servers refuse messages of a few megabytes."""
+"""Size of one request; servers reject messages of a few megabytes."""
 _MAX_WAITING_PIECES = 256
 _ENDED_BY_DEADLINE = -1
-"""What the client gives for an exit code at the time limit of an exec."""
+"""Exit code that the client reports if an exec reached its timeout."""
 _log = logging.getLogger("cooperbench")
 
 
 class ModalSandbox(Sandbox):
+    """A sandbox at Modal."""
+
     _losses = (Gone, Unavailable)
 
     def __init__(
@@ -82,7 +91,7 @@ class ModalSandbox(Sandbox):
         workdir: str,
         on_end: Callable[[ModalSandbox], None],
     ) -> None:
-        """Takes over a sandbox that has just been made; ChannelUnavailable where its image lacks a tool."""
+        """Take over a new sandbox; ChannelUnavailable if its image lacks a tool."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self.remote = remote
         self._settings = settings
@@ -90,40 +99,39 @@ class ModalSandbox(Sandbox):
         self._started = time.monotonic()
         self._transports: list[ExecTransport] = []
         self._ended = 0.0
-        self._left_out: tuple[str, ...] = ()
+        self._excluded_folders: tuple[str, ...] = ()
         try:
             with self._alive(), self._channel():
                 pass
         except BaseException as error:
-            self.end("it was given up while starting")
+            self.end("it failed to start")
             if isinstance(error, errors.SandboxDead):
                 raise errors.SandboxError(f"the sandbox did not start: {error}") from error
             raise
 
     @property
     def name(self) -> str:
-        """Modal's id of it, as in its dashboard."""
+        """The sandbox's id in Modal's dashboard."""
         return self.remote.object_id
 
     @property
     def resource_use(self) -> ResourceUse:
-        """What it has reserved, until now or until its end."""
+        """The resources reserved until now, or until the sandbox ended."""
         seconds = (self._ended or time.monotonic()) - self._started
-        vcpus, gib = (
-            self._settings.cpu.reserved * _VCPUS_PER_CORE,
-            self._settings.memory.reserved / 1024,
-        )
+        vcpus = self._settings.cpu.reserved * _VCPUS_PER_CORE
+        gib = self._settings.memory.reserved / 1024
         return ResourceUse(1, "sandbox", seconds, seconds * vcpus, seconds * gib)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
+        """Start a command and return its stdin and stdout."""
         mark = f"stream-{self.name}-{next(self._numbers)}"
         with self._alive():
             transport = self._start_exec(mark, list(argv))
         return stream_over(transport, self, mark)
 
-    def leave_out(self, folders: tuple[str, ...]) -> None:
-        """Their changes from now on are no part of a snapshot."""
-        self._left_out = folders
+    def exclude_from_snapshot(self, folders: tuple[str, ...]) -> None:
+        """Keep later changes to these folders out of a snapshot."""
+        self._excluded_folders = folders
         done = self.run(
             ["sh", "-c", _COPY, "copy", *folders], timeout_seconds=_SLOW_SECONDS, cwd="/"
         )
@@ -134,22 +142,22 @@ class ModalSandbox(Sandbox):
             )
 
     def snapshot(self) -> str:
-        """Keep its files as an image of Modal's; its id. Afterwards the sandbox can only be ended."""
-        put_back = ["sh", "-c", _PUT_BACK, "put-back", *self._left_out]
+        """Store the files as an image and return its id; then the sandbox can only be ended."""
+        put_back = ["sh", "-c", _PUT_BACK, "put-back", *self._excluded_folders]
         done = self.run_last(put_back, timeout_seconds=_SLOW_SECONDS)
         if done.returncode:
             raise errors.SandboxError(
                 f"the snapshot cannot be made: {done.stderr_read().strip()[-200:]}"
             )
         image = self._connection.call(
-            "keeping a sandbox's files",
+            "storing a sandbox's files",
             lambda: self.remote.snapshot_filesystem.aio(timeout=_SNAPSHOT_SECONDS),
             _SNAPSHOT_SECONDS + 30.0,
         )
         return image.object_id
 
     def show_folder(self, path: str, other: ModalSandbox, target: str) -> None:
-        """In another sandbox, by Modal alone: nothing inside this one is needed for it."""
+        """Mount a folder in another sandbox, without help from inside this one."""
 
         async def show() -> None:
             image = await self.remote.snapshot_directory.aio(
@@ -170,39 +178,37 @@ class ModalSandbox(Sandbox):
         except Gone:
             pass
         except errors.InfraError as error:
-            # Nothing more can be done now: its lifetime ends it, or the next start does.
+            # Its lifetime or the next start of the harness ends it.
             _log.warning("%s", error)
         finally:
             self._close_transports()
 
     def _run_last(self, command: Command) -> CommandResult:
         with self._alive():
-            # Nothing of the harness may be left inside but the sleep of the first process.
+            # Only the first process may still run when the last command starts.
             for transport in self._close_transports():
                 transport.wait_until_ended(_TERMINATE_SECONDS)
             limit_seconds = command.timeout_seconds + _SLOW_SECONDS + 2 * BACKSTOP_SECONDS
             return self._connection.call_once(
-                "running a command", self._judge(command), limit_seconds
+                "running a command", self._exec_last(command), limit_seconds
             )
 
-    async def _judge(self, command: Command) -> CommandResult:
+    async def _exec_last(self, command: Command) -> CommandResult:
         """Run a command as an exec of its own."""
         variables = [f"{name}={value}" for name, value in command.env.items()]
         argv = ["env", *variables, "sh", "-c", 'exec "$@" </dev/null', "sh", *command.argv]
-        words = self._exec_words("", argv, command.cwd)
+        exec_argv = self._exec_argv("", argv, command.cwd)
         limit_seconds = max(1, math.ceil(command.timeout_seconds))
-        process = await self.remote.exec.aio(*words, timeout=limit_seconds, text=False)
+        process = await self.remote.exec.aio(*exec_argv, timeout=limit_seconds, text=False)
         started = time.monotonic()
-        out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
-
-        async def read(stream: StreamReader[bytes], kept: CappedOutput) -> None:
-            async for piece in stream:
-                kept.add(piece)
-
-        streams = ((process.stdout, out), (process.stderr, err))
-        readers = [asyncio.ensure_future(read(*stream)) for stream in streams]
+        out = CappedOutput(command.output_limit)
+        err = CappedOutput(command.output_limit)
+        readers = [
+            asyncio.ensure_future(_read_output(process.stdout, out)),
+            asyncio.ensure_future(_read_output(process.stderr, err)),
+        ]
         try:
-            # Modal ends it at its time limit. We do not wait for ever that it does.
+            # Modal ends the command at its timeout; the backstop covers the case that it does not.
             code = await asyncio.wait_for(process.wait.aio(), limit_seconds + BACKSTOP_SECONDS)
             ended, _ = await asyncio.wait(readers, timeout=_DRAIN_SECONDS)
             for reader in ended:
@@ -214,7 +220,8 @@ class ModalSandbox(Sandbox):
                 reader.cancel()
         seconds = time.monotonic() - started
         timed_out = code == _ENDED_BY_DEADLINE or (code == _KILLED and seconds >= limit_seconds)
-        code = TIMEOUT_EXIT_CODE if timed_out else code
+        if timed_out:
+            code = TIMEOUT_EXIT_CODE
         if timed_out and await self.remote.poll.aio() is not None:
             raise Gone("the sandbox ended while the command ran")
         return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
@@ -237,34 +244,33 @@ class ModalSandbox(Sandbox):
         async def start() -> ExecTransport:
             from modal.stream_type import StreamType
 
-            words = self._exec_words(mark, argv)
-            process = await self.remote.exec.aio(*words, stderr=StreamType.DEVNULL, text=False)
+            exec_argv = self._exec_argv(mark, argv)
+            process = await self.remote.exec.aio(*exec_argv, stderr=StreamType.DEVNULL, text=False)
             return ExecTransport(self._connection, process)
 
-        # Only what was certainly not started may be started again.
-        retry_on = (RateLimited,)
+        # Retry only if the command was certainly not started.
         transport = self._connection.call(
-            "starting a command", start, _SLOW_SECONDS, retry_on=retry_on
+            "starting a command", start, _SLOW_SECONDS, retry_on=(RateLimited,)
         )
         self._transports.append(transport)
         if self._end_reason:
             transport.close()
         return transport
 
-    def _exec_words(self, mark: str, argv: list[str], cwd: str = "") -> list[str]:
+    def _exec_argv(self, mark: str, argv: list[str], cwd: str = "") -> list[str]:
         return ["sh", "-c", _EXEC, "sh", mark, cwd or self._workdir, *argv]
 
     def _close_transports(self) -> list[ExecTransport]:
-        """Those that were open."""
-        found = [transport for transport in self._transports if not transport.closed]
+        """Close all open transports and return them."""
+        open_transports = [transport for transport in self._transports if not transport.closed]
         self._close_channels()
-        for transport in found:
+        for transport in open_transports:
             transport.close()
-        return found
+        return open_transports
 
     async def _terminate(self) -> None:
         await self.remote.terminate.aio()
-        remote: Any = self.remote  # the types of its `detach` are left out
+        remote: Any = self.remote  # `detach` is not in the client's type stubs
         await remote.detach.aio()
 
     def _find_reason(self) -> str:
@@ -276,7 +282,7 @@ class ModalSandbox(Sandbox):
             return str(error)
 
     async def _wait(self) -> str:
-        """Until it has ended; why it did, noting whether that came from inside."""
+        """Wait until the sandbox has ended; return the reason and record whether it was the agent's doing."""
         import modal
         from modal_proto.api_pb2 import GenericResult
 
@@ -285,8 +291,9 @@ class ModalSandbox(Sandbox):
         except modal.exception.SandboxTimeoutError:
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
         except modal.exception.SandboxTerminatedError:
-            return "it was terminated at Modal, not by us"
-        # The exit code alone does not tell an eviction of Modal's from a kill inside.
+            return "it was terminated at Modal, not by the harness"
+        # The exit code does not distinguish an eviction by Modal from a kill inside the sandbox, and
+        # Modal has no public function that does.
         metadata: Any = self.remote._get_metadata()
         names = {value: name for name, value in GenericResult.GenericStatus.items()}
         status = names.get(metadata.result.status, "unknown").removeprefix("GENERIC_STATUS_")
@@ -294,15 +301,18 @@ class ModalSandbox(Sandbox):
         self._destroyed = status in (*_FIRST_PROCESS_ENDED, *_OUT_OF_MEMORY)
         if status not in _FIRST_PROCESS_ENDED:
             return f"Modal ended it: {status.lower().replace('_', ' ')}"
-        return (
-            "its processes were killed"
-            if code == _KILLED
-            else f"its first process ended with {code}"
-        )
+        if code == _KILLED:
+            return "its processes were killed"
+        return f"its first process ended with {code}"
+
+
+async def _read_output(stream: StreamReader[bytes], output: CappedOutput) -> None:
+    async for chunk in stream:
+        output.add(chunk)
 
 
 class ExecTransport:
-    """A `Transport` over one exec in a sandbox. When a connection breaks, Modal's client by itself reads on."""
+    """A `Transport` over one exec in a sandbox. Modal's client resumes broken connections itself."""
 
     def __init__(self, connection: Connection, process: ContainerProcess[bytes]) -> None:
         self._connection = connection
@@ -312,48 +322,50 @@ class ExecTransport:
         self._reading: Future[None] = connection.spawn(self._read())
 
     def send(self, data: bytes, deadline: float) -> None:
+        """Write data to the command's stdin."""
         for start in range(0, len(data), _PIECE_BYTES):
             self._write(data[start : start + _PIECE_BYTES], deadline)
 
     def receive(self, deadline: float) -> bytes:
+        """Return the next output of the command; b"" if it has ended."""
         if self.closed and self._chunks.empty():
             return b""
         try:
-            found = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
+            chunk = self._chunks.get(timeout=max(deadline - time.monotonic(), 0.0))
         except queue.Empty:
             raise TimeoutError("no answer in time") from None
-        if isinstance(found, Gone):
+        if isinstance(chunk, Gone):
             return b""
-        if isinstance(found, errors.CooperBenchError):
-            raise Unavailable(f"the connection to the sandbox was lost: {found}") from found
-        return found
+        if isinstance(chunk, errors.CooperBenchError):
+            raise Unavailable(f"the connection to the sandbox was lost: {chunk}") from chunk
+        return chunk
 
     def close(self) -> None:
-        """From any thread; a thread that is receiving gets b""."""
+        """Close the connection, from any thread; a thread that is receiving gets b""."""
         if self.closed:
             return
         self.closed = True
         self._reading.cancel()
         self._chunks.put(b"")
-        # Nobody waits for this, and the command may have ended.
+        # Not awaited: the command may have ended.
         self._connection.spawn(self._put(b""))
 
     def wait_until_ended(self, seconds: float) -> None:
-        """After `close`, which ends a command that reads its input; SandboxTimeout where it goes on."""
+        """Wait for the command to end after `close`; SandboxTimeout if it keeps running."""
         self._connection.call_once("ending a command", self._process.wait.aio(), seconds)
 
     def _write(self, piece: bytes, deadline: float) -> None:
         if self.closed:
             raise BrokenPipeError("the connection to the command is closed")
         try:
-            left = deadline - time.monotonic()
-            self._connection.call_once("writing to a command", self._put(piece), left)
+            timeout = deadline - time.monotonic()
+            self._connection.call_once("writing to a command", self._put(piece), timeout)
         except (Gone, ValueError) as error:
             raise BrokenPipeError(f"the command has ended ({error})") from error
 
     async def _read(self) -> None:
         try:
-            with faults("reading from a command"):
+            with translated_errors("reading from a command"):
                 async for chunk in self._process.stdout:
                     self._chunks.put(chunk)
                     while self._chunks.qsize() > _MAX_WAITING_PIECES:
@@ -364,7 +376,7 @@ class ExecTransport:
             self._chunks.put(b"")
 
     async def _put(self, piece: bytes) -> None:
-        """Nothing is the end of its input."""
+        """Write to stdin; an empty piece closes it."""
         if piece:
             self._process.stdin.write(piece)
         else:

@@ -1,7 +1,7 @@
-"""What can be set about sandboxes at Modal: by keyword, by variable, or in the object `modal` of config.json.
+"""Settings of sandboxes at Modal: keywords, environment variables, or `modal` in config.json.
 
-The token and the environment are read by Modal's client: MODAL_TOKEN_ID, MODAL_TOKEN_SECRET, MODAL_ENVIRONMENT,
-~/.modal.toml.
+Modal's client reads the token and the environment itself, from MODAL_TOKEN_ID, MODAL_TOKEN_SECRET,
+MODAL_ENVIRONMENT and ~/.modal.toml.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE, PUBLISHED_TEMP
 
 
 class Share(NamedTuple):
-    """What a sandbox is guaranteed and at least billed for, and what it may use at most."""
+    """The amount of a resource that is reserved (and billed), and the limit for its use."""
 
     reserved: float
-    most: float
+    limit: float
 
 
 def _share(parse_amount: Callable[[str], float], default: Share, example: str) -> Any:
-    """A setting `RESERVED:MOST`; without the second it is the default, or as much as is reserved."""
+    """Declare a setting `RESERVED[:LIMIT]`; the limit defaults to the larger of both defaults."""
 
     def parse(value: object) -> Share:
         first, _, second = str(value).partition(":")
         with suppress(ValueError):
             reserved = parse_amount(first)
-            most = parse_amount(second) if second else max(reserved, default.most)
-            if 0 < reserved <= most:
-                return Share(reserved, most)
-        raise ValueError(f"{str(value)!r} is not valid; it is e.g. {example}, reserved and most")
+            limit = parse_amount(second) if second else max(reserved, default.limit)
+            if 0 < reserved <= limit:
+                return Share(reserved, limit)
+        raise ValueError(f"{str(value)!r} is not valid; an example is {example} (reserved:limit)")
 
     return setting(default, parse)
 
@@ -51,18 +51,20 @@ _domain = matching(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", "e.g. pypi.org 
 
 @dataclass(frozen=True)
 class ModalSettings:
+    """All settings of the `modal` backend."""
+
     app: str = setting(
         "cooperbench", matching(r"[A-Za-z0-9._-]{1,64}", "letters, digits, ._-, at most 64")
     )
-    """Under which sandboxes are shown in Modal's dashboard."""
+    """The app that sandboxes belong to in Modal's dashboard."""
     cpu: Share = _share(float, Share(1.0, 4.0), "1 or 1:4")
-    """Physical cores."""
+    """Number of physical cores."""
     memory: Share = _share(
         lambda text: byte_size(text) // 1024**2, Share(2048, 8192), "2g or 2g:8g"
     )
-    """MiB."""
+    """Memory in MiB."""
     gpu: str = setting("", matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"))
-    """Modal then uses its older kind of sandbox."""
+    """Type of GPU. With a GPU, Modal uses its older kind of sandbox."""
     region: tuple[str, ...] = setting((), word_list)
     images: Literal["auto", "registry", "build"] = setting(
         "auto", one_of("auto", "registry", "build")
@@ -71,18 +73,18 @@ class ModalSettings:
     allow_domains: tuple[str, ...] = setting(
         (), lambda value: tuple(map(_domain, word_list(value)))
     )
-    """With the network policy `public`: all that sandboxes reach; empty: everything."""
+    """Domains that sandboxes with network policy `public` can reach; empty for all."""
     registry_secret: str = setting("", str)
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
     build_args: Mapping[str, str] = setting({}, name_value_pairs)
-    """Of Dockerfiles."""
+    """Build arguments of Dockerfiles."""
     image_template: str = setting(PUBLISHED_TEMPLATE, image_template)
 
 
 _VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ENVIRONMENT_VARIABLE}
-"""Those that are shared with other backends. The others are called COOPERBENCH_MODAL_ and their name."""
+"""Variables shared with other backends. The others are named COOPERBENCH_MODAL_<SETTING>."""
 
 
-def read_settings(**given: object) -> ModalSettings:
-    """The settings in force; UserError for one that is unknown or has no valid value."""
-    return ModalSettings(**read_section("modal", parsers_of(ModalSettings), given, _VARIABLES))
+def read_settings(**keywords: object) -> ModalSettings:
+    """Return the settings in force; UserError if one is unknown or invalid."""
+    return ModalSettings(**read_section("modal", parsers_of(ModalSettings), keywords, _VARIABLES))

@@ -171,8 +171,8 @@ def test_modal_that_stays_away_is_an_infrastructure_error(
             "Workspace spend limit reached",
             "quota.*modal.com/settings/usage",
         ),
-        (Reply.PERMISSION_DENIED, "read-only token", "Modal refuses it: read-only token"),
-        (Reply.INVALID_ARGUMENT, "no such region", "Modal refuses it: no such region"),
+        (Reply.PERMISSION_DENIED, "read-only token", "Modal rejects it: read-only token"),
+        (Reply.INVALID_ARGUMENT, "no such region", "Modal rejects it: no such region"),
     ],
 )
 def test_what_the_user_must_mend_is_said_in_one_line(
@@ -187,7 +187,7 @@ def test_what_the_user_must_mend_is_said_in_one_line(
 def test_a_bad_token(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODAL_TOKEN_ID", "ak-wrong")
     with pytest.raises(
-        UserError, match=r"knows no such token: modal token new.*--backend local"
+        UserError, match=r"rejects the token: modal token new.*--backend local"
     ) as error:
         ModalBackend().check()
     assert "\n" not in str(error.value)

@@ -168,7 +168,7 @@ def test_what_cannot_be_pulled_is_built(plane: Plane, task: Task, part: str) -> 
         (
             "private",
             UserError,
-            r"wants other credentials: set COOPERBENCH_MODAL_REGISTRY_SECRET.*unauthorized",
+            r"requires other credentials: set COOPERBENCH_MODAL_REGISTRY_SECRET.*unauthorized",
         ),
         ("busy", InfraError, r"rate limit is reached: try later.*toomanyrequests"),
         ("ended", InfraError, "external shut-down"),

@@ -108,7 +108,7 @@ def test_a_gpu_means_the_older_kind_of_sandbox(
     ("name", "value", "words"),
     [
         ("cpu", "many", "1:4"),
-        ("cpu", "4:1", "reserved and most"),
+        ("cpu", "4:1", "reserved:limit"),
         ("memory", "12", "2g"),
         ("gpu", "A100; rm", "T4"),
         ("images", "always", "auto, registry, build"),
