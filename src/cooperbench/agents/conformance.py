@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-from cooperbench.agents.recorder import read_trajectory
 from cooperbench.models import Setting
+from cooperbench.records.trajectory import read_trajectory
 from cooperbench.storage import ExperimentPaths, PairPaths
 
 _RUN_TIMEOUT_SECONDS = 300.0
@@ -165,9 +165,9 @@ def _records(paths: PairPaths, agent_ids: Sequence[str]) -> list[dict[str, Any]]
         assert files.patch.is_file()
         trajectory = read_trajectory(files)
         assert trajectory is not None, "no trajectory"
-        steps = [entry for entry in trajectory["steps"] if "step" in entry]
+        steps = [step for step in trajectory.steps if step.number is not None]
         assert len(steps) == record["steps"], "steps that are not on record"
-        replies = [entry for entry in trajectory["steps"] if entry["action"] == "reply"]
+        replies = [step for step in trajectory.steps if step.action == "reply"]
         assert len(replies) == record["model_calls"], "model calls that are not on record"
         assert all(record[name] >= 0 for name in ("cost", "prompt_tokens", "completion_tokens"))
     return records

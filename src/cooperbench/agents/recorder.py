@@ -1,7 +1,9 @@
-"""What one agent did, kept as it happens: a line in the journal (machines), a paragraph in the log (people).
+"""Recording of what one agent does: one line in the journal and one paragraph in the log per step.
 
-At the end the journal becomes trajectory.json; a killed run leaves it, and `read_trajectory` reads either. Observations
-may be cut; what an agent did itself (commands, files, messages) never is: it can be replayed.
+The journal (steps.jsonl) is for programs, the log for people. At the end the journal becomes
+trajectory.json. A killed run leaves its journal; `records.trajectory.read_trajectory` reads either.
+Long observations are shortened. What the agent did itself (commands, files, messages) is always
+complete, so that it can be replayed.
 """
 
 from __future__ import annotations
@@ -9,23 +11,32 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
+from msgspec import UNSET
+
+from cooperbench import records
 from cooperbench.models import AgentSlot, Usage
+from cooperbench.records import JsonObject
+from cooperbench.records.trajectory import (
+    START,
+    Step,
+    decode_step,
+    read_journal,
+    trajectory_from_journal,
+)
 from cooperbench.secrets import redact
-from cooperbench.storage import AgentPaths, read_json, utc_now, write_json
+from cooperbench.storage import AgentPaths, utc_now
 from cooperbench.text import head_and_tail, printable
 
-SCHEMA = "cooperbench.trajectory/1"
 KEPT_OBSERVATION_CHARACTERS = 60_000
-_LOGGED_CHARACTERS = 4_000
-_START = "start"
-"""The journal's first entry says whose it is; in trajectory.json that stands above the steps."""
+_MAX_LOG_CHARACTERS = 4_000
+"""Characters of one text in the log; the trajectory has all of it."""
+_CUT_NOTE = "\n[… {cut} characters are not kept in this record …]\n"
 
 
 class Recorder:
-    """Of one agent in one attempt at a pair."""
+    """The journal, the log and the trajectory of one agent in one attempt at a pair."""
 
     def __init__(
         self,
@@ -40,11 +51,11 @@ class Recorder:
         self._lock = threading.Lock()
         self.started_at = utc_now()
         self.folder = paths.trajectory.parent
-        """Where the agent's trajectory is, and what its framework keeps beside it."""
+        """Folder of the trajectory and of files that the agent framework keeps."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._journal = paths.journal.open("a", encoding="utf-8")
         self._log = paths.log.open("a", encoding="utf-8", errors="backslashreplace")
-        who = {
+        description = {
             "agent_id": slot.agent_id,
             "feature_id": slot.feature_ids[0],
             "feature_ids": list(slot.feature_ids),
@@ -52,33 +63,44 @@ class Recorder:
             "agent_version": agent_version,
             "model": model,
         }
-        self._write_journal({"action": _START, "args": who, "timestamp": self.started_at})
-        self.note(
-            f"{slot.agent_id} ({agent}) starts on feature {', '.join(map(str, slot.feature_ids))}"
-        )
+        start = {"action": START, "args": description, "timestamp": self.started_at}
+        self._write_journal(start)
+        features = ", ".join(str(feature_id) for feature_id in slot.feature_ids)
+        self.note(f"{slot.agent_id} ({agent}) starts on feature {features}")
 
     def entry(self, action: str, args: Mapping[str, Any], observation: str, **more: Any) -> None:
-        """One thing that the agent did or that happened to it; `step` in `more` where it counts as a step."""
-        note = "\n[… {cut} characters are not kept in this record …]\n"
-        record: dict[str, Any] = {
+        """Record something that the agent did or that happened to it.
+
+        Args:
+            action: Name of the action, e.g. `run`.
+            args: Arguments of the action.
+            observation: Output of the action.
+            **more: Further fields of `records.trajectory.Step`, such as `step` if it counts as a
+                step, and whatever the agent framework adds.
+        """
+        content: JsonObject = {
             "action": action,
             "args": dict(args),
-            "observation": head_and_tail(observation, KEPT_OBSERVATION_CHARACTERS, note),
+            "observation": head_and_tail(observation, KEPT_OBSERVATION_CHARACTERS, _CUT_NOTE),
             "timestamp": utc_now(),
             **more,
         }
         if len(observation) > KEPT_OBSERVATION_CHARACTERS:
-            record["observation_characters"] = len(observation)
-        record = self._write_journal(record)
-        self._write_log(record["timestamp"], _log_text(record))
+            content["observation_characters"] = len(observation)
+        step = decode_step(self._write_journal(content))
+        self._write_log(step.timestamp, _log_text(step))
 
     def reply(self, text: str, usage: Usage, **more: Any) -> None:
-        """What a model said, and what that call used."""
+        """Record a model's reply, and the usage of that call."""
         self.entry(
             "reply",
             {"content": text},
             "",
-            tokens=_tokens(usage),
+            tokens={
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "cached_tokens": usage.cached_tokens,
+            },
             cost=usage.cost,
             calls=usage.calls,
             unpriced_calls=usage.unpriced_calls,
@@ -87,40 +109,42 @@ class Recorder:
         )
 
     def note(self, headline: str) -> None:
-        """For people only."""
+        """Write a line to the log only."""
         self._write_log(utc_now(), printable(redact(headline)) + "\n")
 
     def finish(self, status: str, usage: Usage, sandbox_seconds: float, error: str | None) -> None:
-        """Write trajectory.json; the journal has done its work then."""
+        """Write trajectory.json and remove the journal."""
         self.note(f"ends: {status}" + (f" ({error})" if error else ""))
         self.abandon()
-        ending = {
-            "status": status,
-            "error": _redacted(error),
-            "start_time": self.started_at,
-            "end_time": utc_now(),
-            "sandbox_seconds": round(sandbox_seconds, 3),
-        }
-        write_json(self._paths.trajectory, _trajectory(read_journal(self._paths), usage, ending))
+        trajectory = trajectory_from_journal(
+            read_journal(self._paths),
+            usage,
+            agent_id=self._paths.agent_id,
+            status=status,
+            error=None if error is None else redact(error),
+            start_time=self.started_at,
+            end_time=utc_now(),
+            sandbox_seconds=round(sandbox_seconds, 3),
+        )
+        records.write(self._paths.trajectory, trajectory)
         self._paths.journal.unlink()
 
     def abandon(self) -> None:
-        """The attempt is over without an end of its own; the journal stays."""
+        """Close the files. If the attempt was interrupted, the journal stays."""
         with self._lock:
             self._journal.close()
             self._log.close()
 
-    def _write_journal(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The record as it was written: without secrets."""
-        # What a framework adds to an entry may hold objects of its own; the record must not end an agent for that.
-        line = json.dumps(record, default=str)
+    def _write_journal(self, content: JsonObject) -> bytes:
+        """Append an entry without its secrets; return the line."""
+        # A framework may add objects of its own, which must not end the agent.
+        line = json.dumps(content, default=str)
         if redact(line) != line:
-            record = _redacted(json.loads(line))
-            line = json.dumps(record)
+            line = json.dumps(_redact_texts(json.loads(line)))
         with self._lock:
             self._journal.write(line + "\n")
             self._journal.flush()
-        return record
+        return line.encode()
 
     def _write_log(self, timestamp: str, text: str) -> None:
         with self._lock:
@@ -128,101 +152,53 @@ class Recorder:
             self._log.flush()
 
 
-def read_trajectory(paths: AgentPaths) -> dict[str, Any] | None:
-    """trajectory.json; of an agent that was broken off, the same as far as its journal tells; None without either."""
-    trajectory = read_json(paths.trajectory)
-    entries = [] if trajectory else read_journal(paths)
-    if trajectory or not entries:
-        return trajectory
-    usage = sum((_usage_of(entry) for entry in entries if entry.get("action") == "reply"), Usage())
-    times = [entry.get("timestamp") for entry in entries]
-    ending = {"status": "broken_off", "error": None, "start_time": times[0], "end_time": times[-1]}
-    return {"agent_id": paths.agent_id} | _trajectory(entries, usage, ending)
-
-
-def read_journal(paths: AgentPaths) -> list[dict[str, Any]]:
-    """Its entries; the last line of a killed run may be a half one and is left out."""
-    try:
-        lines = paths.journal.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return []
-    entries = []
-    for line in lines:
-        with suppress(ValueError):
-            entries.append(json.loads(line))
-    return [entry for entry in entries if isinstance(entry, dict)]
-
-
-def _trajectory(
-    entries: list[dict[str, Any]], usage: Usage, ending: Mapping[str, Any]
-) -> dict[str, Any]:
-    start, steps = entries[0], entries[1:]
-    return {
-        "schema": SCHEMA,
-        **start.get("args", {}),
-        **ending,
-        "steps": steps,
-        "token_usage": _tokens(usage) | {"total_tokens": usage.total_tokens},
-        "cost": usage.cost,
-        "model_calls": usage.calls,
-        "model_seconds": round(usage.model_seconds, 3),
-        "unpriced_calls": usage.unpriced_calls,
-    }
-
-
-def _tokens(usage: Usage) -> dict[str, int]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cached_tokens": usage.cached_tokens,
-    }
-
-
-def _usage_of(reply: Mapping[str, Any]) -> Usage:
-    accounts = {"calls": 1, **(reply.get("tokens") or {}), **reply}
-    return Usage(**{name: accounts.get(name) or 0 for name in Usage.__dataclass_fields__})
-
-
-def _redacted(value: Any) -> Any:
-    """The same with every secret replaced, in texts at any depth; keys and numbers stay."""
+def _redact_texts(value: Any) -> Any:
+    """Replace secrets in all texts, at any depth; keys and numbers stay."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {key: _redacted(one) for key, one in value.items()}
+        return {key: _redact_texts(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_redacted(one) for one in value]
+        return [_redact_texts(item) for item in value]
     return value
 
 
-def _log_text(entry: Mapping[str, Any]) -> str:
-    """An entry as people read it in agent1.log: a headline, what was said or done, what came back."""
-    action, args = str(entry["action"]), entry["args"]
-    step = f"[{entry['step']}] " if "step" in entry else ""
-    text = printable(f"{step}{action} {_details(action, args, entry)}".rstrip()) + "\n"
-    done = args.get("content") or args.get("command") or args.get("patch") or ""
-    text += _indented(str(done), "    $ " if action == "run" else "    ")
-    return text + _indented(str(entry["observation"]), "    > ")
-
-
-def _details(action: str, args: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    if action == "run":
-        code = entry.get("returncode", "unknown")
-        ended = "timed out" if entry.get("timed_out") else f"exit {code}"
-        return f"({ended}, {entry.get('duration_seconds', 0):.2f}s)"
-    if action == "reply":
-        tokens = (
-            f"{entry['tokens']['prompt_tokens']} + {entry['tokens']['completion_tokens']} tokens"
-        )
-        price = "no known price" if entry["unpriced_calls"] else f"${entry['cost']:.4f}"
-        return f"({tokens}, {price}, {entry['model_seconds']:.1f}s)"
-    whom = [f"{word} {args[word]}" for word in ("to", "from") if args.get(word)]
-    return " ".join(
-        [*whom, *(str(args[name]) for name in ("kind", "path", "name") if args.get(name))]
+def _log_text(step: Step) -> str:
+    """Return a step for people: a headline, the action, its output."""
+    number = f"[{step.number}] " if step.number is not None else ""
+    headline = f"{number}{step.action} {_details(step)}".rstrip()
+    text = step.args.get("content") or step.args.get("command") or step.args.get("patch") or ""
+    action_prefix = "    $ " if step.action == "run" else "    "
+    return (
+        printable(headline)
+        + "\n"
+        + _indent(str(text), action_prefix)
+        + _indent(step.observation, "    > ")
     )
 
 
-def _indented(text: str, mark: str) -> str:
+def _details(step: Step) -> str:
+    if step.action == "run":
+        return f"({_command_outcome(step)}, {step.duration_seconds or 0:.2f}s)"
+    if step.action == "reply":
+        usage = step.usage
+        price = "no known price" if usage.unpriced_calls else f"${usage.cost:.4f}"
+        tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        return f"({tokens}, {price}, {usage.model_seconds:.1f}s)"
+    details = [f"{name} {step.args[name]}" for name in ("to", "from") if step.args.get(name)]
+    details += [str(step.args[name]) for name in ("kind", "path", "name") if step.args.get(name)]
+    return " ".join(details)
+
+
+def _command_outcome(step: Step) -> str:
+    if step.timed_out:
+        return "timed out"
+    exit_code = "unknown" if step.returncode is UNSET else step.returncode
+    return f"exit {exit_code}"
+
+
+def _indent(text: str, prefix: str) -> str:
     text = text.rstrip()
-    if len(text) > _LOGGED_CHARACTERS:
-        text = text[:_LOGGED_CHARACTERS] + "\n[… the rest is in trajectory.json]"
-    return "".join(f"{mark}{printable(line)}\n" for line in text.splitlines())
+    if len(text) > _MAX_LOG_CHARACTERS:
+        text = text[:_MAX_LOG_CHARACTERS] + "\n[… the rest is in trajectory.json]"
+    return "".join(f"{prefix}{printable(line)}\n" for line in text.splitlines())

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.base import read_yaml
-from cooperbench.agents.recorder import read_trajectory
 from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS, AgentSession
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import AgentSlot, Pair, Setting, agent_slots
+from cooperbench.records.trajectory import read_trajectory, step_object
 from cooperbench.storage import ExperimentPaths
 
 Step = dict[str, Any]
@@ -163,12 +163,12 @@ class ReplayAgent:
 
 def _recorded_steps(run_folder: Path, pair: Pair, setting: Setting, agent_id: str) -> list[Step]:
     agent = ExperimentPaths(run_folder.parent, run_folder.name).pair(pair, setting).agent(agent_id)
-    steps = (read_trajectory(agent) or {}).get("steps")
-    if not isinstance(steps, list):
+    trajectory = read_trajectory(agent)
+    if trajectory is None:
         raise UserError(
-            f"nothing to replay for {pair.label}: {agent.trajectory} is missing or not whole"
+            f"nothing to replay for {pair.label}: {agent.trajectory} is missing or incomplete"
         )
-    return steps
+    return [step_object(step) for step in trajectory.steps]
 
 
 def _repeat(step: Step, session: AgentSession) -> None:

@@ -205,7 +205,11 @@ def read_journal(paths: AgentPaths) -> list[Step]:
 
 def decode_step(line: bytes) -> Step:
     """Return the step in a line of steps.jsonl; ValueError or TypeError if there is none."""
-    content = json.loads(line)
+    try:
+        content = msgspec.json.decode(line)
+    except msgspec.MsgspecError:
+        # Python's parser also accepts NaN and unpaired surrogates.
+        content = json.loads(line)
     if not isinstance(content, dict):
         raise TypeError("not a JSON object")
     return convert(_gather_extra(content), Step)

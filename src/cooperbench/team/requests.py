@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from cooperbench.records.tasks import RequestRecord
 from cooperbench.storage import utc_now
 from cooperbench.team.sandbox_rpc import Response
 from cooperbench.team.teammates import Teammates
@@ -55,22 +56,6 @@ class Request:
         if self.answer is None:
             return f"No answer yet to {name}."
         return f"{self.recipient} answered {name}:\n{self.answer}"
-
-
-@dataclass(frozen=True)
-class RequestRecord:
-    """A request as it is recorded in task_log.json."""
-
-    id: int
-    sender: str
-    recipient: str
-    kind: str
-    body: str
-    asked_at: str
-    sender_step: int
-    answer: str | None
-    answered_at: str | None
-    waited_seconds: float | None
 
 
 @dataclass(frozen=True)

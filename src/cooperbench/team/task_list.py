@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from cooperbench.records.tasks import TaskChange
 from cooperbench.storage import utc_now
 from cooperbench.team.sandbox_rpc import Response
 from cooperbench.team.teammates import Teammates, one_line
@@ -45,20 +46,6 @@ class Task:
         if self.note:
             line += f" — {one_line(self.note)}"
         return line
-
-
-@dataclass(frozen=True)
-class TaskChange:
-    """One change to the list: an entry of task_log.json."""
-
-    time: str
-    agent: str
-    step: int
-    change: Change
-    task: int
-    owner: str | None
-    state: TaskState
-    note: str
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cooperbench import records
 from cooperbench.git import GitError
-from cooperbench.storage import write_json
+from cooperbench.records.conversation import Conversation, ConversationMessage
+from cooperbench.records.tasks import (
+    RequestRecord,
+    TaskChange,
+    TaskListRecord,
+    TaskLog,
+    TaskRecord,
+)
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.requests import Requests
 from cooperbench.team.sandbox_rpc import Response, SandboxRpc
@@ -28,10 +36,6 @@ if TYPE_CHECKING:
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
     from cooperbench.team.tools import Tools
-
-CONVERSATION_SCHEMA = "cooperbench.conversation/1"
-TASKS_SCHEMA = "cooperbench.tasks/1"
-TASK_LOG_SCHEMA = "cooperbench.task_log/1"
 
 
 class AgentWork(NamedTuple):
@@ -201,35 +205,38 @@ class Team:
         for message in self.mailbox.messages():
             delivery = self.inboxes[message.recipient].delivery(message.sequence)
             messages.append(
-                {
-                    "sequence": message.sequence,
-                    "from": message.sender,
-                    "to": message.recipient,
-                    "message": message.text,
-                    "timestamp": message.timestamp,
-                    "feature_id": feature_of[message.sender],
-                    "sender_step": message.sender_step,
-                    **delivery._asdict(),
-                }
+                ConversationMessage(
+                    sequence=message.sequence,
+                    sender=message.sender,
+                    recipient=message.recipient,
+                    text=message.text,
+                    timestamp=message.timestamp,
+                    feature_id=feature_of[message.sender],
+                    sender_step=message.sender_step,
+                    delivered_at=delivery.delivered_at,
+                    delivered_step=delivery.delivered_step,
+                    delivered_by=delivery.delivered_by,
+                )
             )
-        write_json(paths.conversation, {"schema": CONVERSATION_SCHEMA, "messages": messages})
+        records.write(paths.conversation, Conversation(messages=messages))
         return len(messages)
 
     def _write_task_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> dict[str, Any]:
         """Write tasks.json and task_log.json; return the metrics of the team's tools."""
-        tasks: list[dict[str, Any]] = []
-        log: dict[str, Any] = {}
+        tasks: list[TaskRecord] = []
+        changes: list[TaskChange] | None = None
+        requests: list[RequestRecord] | None = None
         metrics: dict[str, Any] = {}
         if self.tasks is not None:
-            tasks = [asdict(task) for task in self.tasks.tasks()]
-            log["changes"] = [asdict(change) for change in self.tasks.log()]
+            tasks = [TaskRecord(**asdict(task)) for task in self.tasks.tasks()]
+            changes = self.tasks.log()
             files_changed = {agent.agent_id: agent.files_changed for agent in agents}
             metrics |= asdict(self.tasks.metrics(files_changed))
         if self.requests is not None:
-            log["requests"] = [asdict(request) for request in self.requests.log()]
+            requests = self.requests.log()
             metrics |= asdict(self.requests.metrics())
-        write_json(paths.tasks, {"schema": TASKS_SCHEMA, "tasks": tasks})
-        write_json(paths.task_log, {"schema": TASK_LOG_SCHEMA, **log})
+        records.write(paths.tasks, TaskListRecord(tasks=tasks))
+        records.write(paths.task_log, TaskLog(changes=changes, requests=requests))
         return metrics
 
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.agents.base import Limits
-from cooperbench.agents.recorder import Recorder, read_trajectory
+from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.session import AgentSession
 from cooperbench.agents.worker import program_agent
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import discover
 from cooperbench.errors import AgentFailure, InfraError, SandboxDead
 from cooperbench.models import agent_slots
+from cooperbench.records.trajectory import read_trajectory, step_object
 from cooperbench.storage import AgentPaths
 from tests.support.agents.worker_programs import program
 from tests.support.team.agent_sandboxes import AgentSandboxes
@@ -72,7 +73,7 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
 def entries(at_work: AtWork) -> list[dict[str, Any]]:
     trajectory = read_trajectory(at_work.paths)
     assert trajectory is not None
-    return list(trajectory["steps"])
+    return [step_object(step) for step in trajectory.steps]
 
 
 CALLS: dict[str, Callable[[AgentSession], Any]] = {

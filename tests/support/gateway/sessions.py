@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cooperbench.agents.base import Limits
-from cooperbench.agents.recorder import Recorder, read_trajectory
+from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.session import AgentSession
 from cooperbench.dataset.discovery import discover
 from cooperbench.models import Message, agent_slots
+from cooperbench.records.trajectory import read_trajectory, step_object
 from cooperbench.storage import AgentPaths
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.mailbox import Mailbox
@@ -36,7 +37,7 @@ def make_session(folder: Path, pair: Pair, setting: Setting, **given: Any) -> Ag
 def recorded_steps(session: AgentSession) -> list[dict[str, Any]]:
     trajectory = read_trajectory(AgentPaths(session.folder.parent, session.slot.agent_id))
     assert trajectory is not None
-    return list(trajectory["steps"])
+    return [step_object(step) for step in trajectory.steps]
 
 
 class AtWork:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cooperbench.agents.recorder import KEPT_OBSERVATION_CHARACTERS, Recorder, read_trajectory
+from cooperbench.agents.recorder import KEPT_OBSERVATION_CHARACTERS, Recorder
 from cooperbench.models import AgentSlot, Task, Usage
+from cooperbench.records.trajectory import read_trajectory
 from cooperbench.storage import AgentPaths
 
 SECRET = "sk-very-secret-4711"
@@ -36,14 +37,14 @@ def test_a_large_observation_keeps_both_ends_and_says_what_is_cut(paths: AgentPa
     recorder.finish("submitted", Usage(), 0.0, None)
     trajectory = read_trajectory(paths)
     assert trajectory is not None
-    (step,) = trajectory["steps"]
-    assert len(step["observation"]) < KEPT_OBSERVATION_CHARACTERS + 100
-    assert step["observation"].startswith("begin")
-    assert step["observation"].endswith("end")
+    (step,) = trajectory.steps
+    assert len(step.observation) < KEPT_OBSERVATION_CHARACTERS + 100
+    assert step.observation.startswith("begin")
+    assert step.observation.endswith("end")
     cut = size + 8 - KEPT_OBSERVATION_CHARACTERS
-    assert f"{cut} characters are not kept" in step["observation"]
-    assert step["observation_characters"] == size + 8
-    assert step["args"]["content"] == command
+    assert f"{cut} characters are not kept" in step.observation
+    assert step.observation_characters == size + 8
+    assert step.args["content"] == command
 
 
 def test_secrets_are_in_no_file_whatever_they_came_with(
@@ -79,14 +80,14 @@ def test_what_was_broken_off_can_be_read_as_far_as_it_came(paths: AgentPaths) ->
         journal.write('{"action": "ru')
     trajectory = read_trajectory(paths)
     assert trajectory is not None
-    assert [step["action"] for step in trajectory["steps"]] == ["reply", "reply"]
-    assert (trajectory["status"], trajectory["model"], trajectory["feature_id"]) == (
+    assert [step.action for step in trajectory.steps] == ["reply", "reply"]
+    assert (trajectory.status, trajectory.model, trajectory.feature_id) == (
         "broken_off",
         "m",
         3,
     )
-    assert (trajectory["cost"], trajectory["model_calls"]) == (0.75, 2)
-    assert trajectory["token_usage"]["total_tokens"] == 30
+    assert (trajectory.cost, trajectory.model_calls) == (0.75, 2)
+    assert trajectory.token_usage.total_tokens == 30
 
 
 def test_there_may_be_nothing_to_read(paths: AgentPaths) -> None:
