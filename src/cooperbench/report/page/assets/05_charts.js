@@ -85,8 +85,8 @@ const SHARE_AXIS = { from: 0, to: 1, title: "% of pairs, with 95 % interval" };
 function intervalPlot(rows, label, axis = SHARE_AXIS) {
   return responsiveDrawing((width) => {
     const narrow = width < NARROW_WIDTH;
-    const left = narrow ? 8 : 260;
-    const right = narrow ? 12 : 218;
+    const left = narrow ? 16 : 260;
+    const right = narrow ? 14 : 218;
     const scale = (share) =>
       left + ((share - axis.from) / (axis.to - axis.from)) * (width - left - right);
     let top = 0;
