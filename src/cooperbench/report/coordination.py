@@ -12,10 +12,10 @@ from typing import Any
 
 from cooperbench.report import messages
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
-from cooperbench.report.mentions import Mention, mentions_of
+from cooperbench.report.mentions import Mention, find_mentions
 from cooperbench.report.messages import Activity, Remark
 from cooperbench.report.pairs import ENDED, LOSSES, Loss, PairData, PairKey
-from cooperbench.report.patches import Overlap, overlap_of, read_work
+from cooperbench.report.patches import Overlap, find_overlap, read_agent_patch
 from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean
 from cooperbench.text import plural
 
@@ -29,7 +29,9 @@ class PairFiles:
     def __init__(self, pair: PairData) -> None:
         self.conversation = pair.conversation()
         self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
-        self.works = [read_work(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids]
+        self.works = [
+            read_agent_patch(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids
+        ]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
     files = files or PairFiles(pair)
     conversation = files.conversation
     results = pair.result.agents if pair.result else {}
-    problems = [f"{work.agent_id}: no readable patch" for work in files.works if not work.usable]
+    problems = [
+        f"{work.agent_id}: no readable patch" for work in files.works if not work.is_readable
+    ]
     problems += [
         f"{one}: no trajectory" for one, entries in files.trajectories.items() if not entries
     ]
@@ -67,7 +71,7 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
         problems.append(
             "there is no usable conversation.json: only messages that were received are known"
         )
-    readable = [work for work in files.works if work.usable]
+    readable = [work for work in files.works if work.is_readable]
     return Coordination(
         tuple(
             messages.activity_of(agent_id, results.get(agent_id), steps, conversation.messages)
@@ -76,8 +80,10 @@ def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination
         tuple(messages.questions_in(conversation.messages)),
         tuple(messages.repetitions_in(conversation.messages)),
         tuple(messages.never_shown(conversation)),
-        mentions_of(conversation.messages, readable) if len(readable) == len(files.works) else None,
-        tuple(overlap_of(first, second) for first, second in combinations(readable, 2)),
+        find_mentions(conversation.messages, readable)
+        if len(readable) == len(files.works)
+        else None,
+        tuple(find_overlap(first, second) for first, second in combinations(readable, 2)),
         conversation.complete,
         tuple(problems),
     )

@@ -1,319 +1,220 @@
-"""Patches taken apart for reports: files, hunks and changes; the symbols that they change; where two patches meet.
+"""The patches of agents: which symbols they change, and where two patches meet.
 
-Lines of hunks are counted, so none of them is ever taken for a header. Text around the files (mail headers, signatures)
-belongs to none of them. Symbols are read from the patch alone, because the base repository is not on disk: a changed
-line belongs to the nearest definition above it that is less indented, or to the hunk's heading. What is judged is
-decided on git's trees, not here.
+Symbols are read from the patch alone, because the base repository is not on disk: a changed line
+belongs to the nearest definition above it that is less indented, or to the hunk's heading.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from cooperbench.diff import HUNK
-from cooperbench.git import decode_path
+from cooperbench.diff import Change, ChangedFile, Hunk, parse_diff
 
-_MAX_LINE_LENGTH = 1_000
-"""Characters of a line that are looked at."""
-_CODE = re.compile(r"\.(?:pyi?|[cm]?[jt]sx?|go|rs|java|kt|cs|c|cc|cpp|h|hpp|swift|scala|rb|php)$")
+_MAX_LINE_CHARACTERS = 1_000
+"""Longer lines are searched up to here."""
+_MAX_SCOPES = 3
+"""Enclosing definitions that are part of a symbol."""
+_CODE_FILE = re.compile(
+    r"\.(?:pyi?|[cm]?[jt]sx?|go|rs|java|kt|cs|c|cc|cpp|h|hpp|swift|scala|rb|php)$"
+)
 _NAME = r"([A-Za-z_$][\w$]{0,120})"
-_KEYWORD = r"(?:def|class|function *\*?|interface|enum|namespace|fn|func|struct|trait|union|mod|type|macro_rules!)"
-_MODIFIER = "(?:public|private|protected|static|readonly|async|override|get|set)"
-_NO_METHOD = r"(?!(?:if|for|while|switch|catch|function|return|with|else|do)\b)"
-_PARAMS = r"\([^;'\"`]{0,240}\)(?: *:[^;]{1,80})?"
-_DEFINITIONS = (
-    # Go's methods, with the type of their receiver; Rust's impl, which belongs to the type.
-    re.compile(
-        rf"func +\([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})(?:\[[^\]]{{0,80}}\])?\) *{_NAME} *[\[(]"
-    ),
-    re.compile(
-        rf"impl(?:<[^{{]{{0,120}}?>)? +(?:[\w:<>, '&]{{1,120}} for +)?(?:\w{{1,60}}::){{0,6}}{_NAME}"
-    ),
-    re.compile(rf"(?:[\w\"]{{1,20}}(?:\([^)]{{0,40}}\))? +){{0,6}}{_KEYWORD} +{_NAME}"),
-    re.compile(
-        rf"(?:export +)?(?:const|let|var) +{_NAME}[^=]{{0,160}}= *(?:async +)?(?:function\b|\(|\w{{1,80}} *=>)"
-    ),
-    # A method has no keyword, but a block at the end of the line.
-    re.compile(
-        rf"(?:{_MODIFIER} +){{0,4}}\*?#?{_NO_METHOD}{_NAME} *(?:<[^>]{{0,80}}>)?{_PARAMS} *\{{ *$"
-    ),
+_GO_METHOD = re.compile(
+    rf"""
+    func\ +
+    \([^)]{{0,120}}?\*?([A-Za-z_]\w{{0,80}})    # the type of the receiver
+    (?:\[[^\]]{{0,80}}\])?\)                    # type parameters
+    \ *{_NAME}\ *[\[(]
+    """,
+    re.VERBOSE,
 )
-
-
-@dataclass(frozen=True)
-class Change:
-    """Removed and added lines that stand together; its place is a range of base lines, which all patches share."""
-
-    old_start: int
-    """First base line that is replaced; for an insertion the one that it goes in front of."""
-    old_end: int
-    """The base line after the last one that is replaced."""
-    lines: tuple[str, ...]
-    """With the sign in front."""
-    patch_line: int
-    """Where it begins in the patch file, from 1."""
-
-    def meets(self, other: Change) -> bool:
-        """Whether they change or insert at a common place or side by side, which git does not merge; the same change
-        on both sides, e.g. shared over git, is none."""
-        touches = self.old_start <= other.old_end and other.old_start <= self.old_end
-        return touches and (self.old_start, self.lines) != (other.old_start, other.lines)
-
-
-@dataclass(frozen=True)
-class Hunk:
-    heading: str
-    """What git found above the hunk: a function or class, as a rule."""
-    old_start: int
-    """The base line at which it begins, from 1."""
-    lines: tuple[str, ...]
-    """With the sign in front."""
-    patch_line: int
-    """Of the first of them in the patch file, from 1."""
-
-    @cached_property
-    def changes(self) -> tuple[Change, ...]:
-        found = []
-        base_line, together = self.old_start, list[str]()
-        for place, line in enumerate((*self.lines, " "), self.patch_line):
-            if line.startswith(("+", "-")):
-                together.append(line)
-            elif not line.startswith("\\"):
-                end = base_line + sum(one.startswith("-") for one in together)
-                if together:
-                    found.append(Change(base_line, end, tuple(together), place - len(together)))
-                base_line, together = end + 1, []
-        return tuple(found)
-
-
-@dataclass(frozen=True)
-class ChangedFile:
-    """What a diff says about one file. Bytes that are not UTF-8 are surrogate-escaped."""
-
-    old_path: str | None
-    """None: the file is created."""
-    new_path: str | None
-    """None: the file is deleted."""
-    patch_line: int
-    """Where it begins in the patch file, from 1."""
-    is_binary: bool
-    hunks: tuple[Hunk, ...]
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The new one first; both of a rename or a copy, no path twice."""
-        return tuple(
-            dict.fromkeys(path for path in (self.new_path, self.old_path) if path is not None)
-        )
-
-    @property
-    def path(self) -> str:
-        return self.paths[0]
-
-    @property
-    def changes(self) -> list[Change]:
-        return [change for hunk in self.hunks for change in hunk.changes]
-
-
-_START = b"diff --git "
-_FIELD = re.compile(
-    rb"(---|\+\+\+|index|old mode|new mode|deleted file mode|new file mode|(?:copy|rename) (?:from|to)"
-    rb"|(?:dis)?similarity index) (.*)"
+_RUST_IMPL = re.compile(
+    rf"""
+    impl(?:<[^{{]{{0,120}}?>)?\ +
+    (?:[\w:<>,\ '&]{{1,120}}\ for\ +)?          # the trait
+    (?:\w{{1,60}}::){{0,6}}{_NAME}              # the type
+    """,
+    re.VERBOSE,
 )
-_BINARY = re.compile(rb"GIT binary patch$|Binary files .* differ$")
-_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(rb"\\([0-3][0-7]{2}|.)", re.DOTALL)
-_ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
-
-
-def parse_diff(data: bytes) -> tuple[ChangedFile, ...]:
-    """The files of a diff; ValueError where it is none, or not a whole one. Blank text has no files."""
-    lines = data.removesuffix(b"\n").split(b"\n")
-    files = []
-    at = 0
-    while at < len(lines):
-        start, at = at, at + 1
-        if not lines[start].startswith(_START):
-            continue
-        fields: dict[bytes, bytes] = {}
-        while at < len(lines) and (field := _FIELD.fullmatch(lines[at])):
-            fields[field[1]] = field[2]
-            at += 1
-        is_binary = at < len(lines) and _BINARY.match(lines[at]) is not None
-        if not fields and not is_binary:
-            continue
-        hunks = []
-        while at < len(lines) and (header := HUNK.match(lines[at])):
-            hunks.append(_hunk(lines, at, header))
-            at += 1 + len(hunks[-1].lines)
-        if b"+++" in fields and not hunks:
-            raise ValueError("the diff ends before the hunks of this file")
-        paths = _paths(lines[start].removeprefix(_START), fields)
-        files.append(ChangedFile(*paths, start + 1, is_binary, tuple(hunks)))
-    if data.strip() and not files:
-        raise ValueError("no file header")
-    return tuple(files)
-
-
-def _hunk(lines: Sequence[bytes], start: int, header: re.Match[bytes]) -> Hunk:
-    first, old_count, _, new_count = (
-        1 if number is None else int(number) for number in header.groups()[:4]
-    )
-    old_left, new_left = old_count, new_count
-    end = start + 1
-    while end < len(lines) and (old_left > 0 or new_left > 0 or lines[end].startswith(b"\\ ")):
-        # Some programs strip the space of an empty line.
-        kind = lines[end][:1].strip(b"\r") or b" "
-        if kind not in b" +-\\":
-            break
-        old_left -= kind in b" -"
-        new_left -= kind in b" +"
-        end += 1
-    if old_left or new_left:
-        raise ValueError("the hunk does not have the lines that its header says")
-    heading, *body = (
-        line.decode("utf-8", "surrogateescape").removesuffix("\r")
-        for line in (header[5].strip(), *lines[start + 1 : end])
-    )
-    # A hunk without base lines names the one after which it goes.
-    return Hunk(heading, first + (old_count == 0), tuple(body), start + 2)
-
-
-def _paths(header: bytes, fields: dict[bytes, bytes]) -> tuple[str | None, str | None]:
-    """Old and new path of a file, None where it is created or deleted."""
-    for verb in (b"rename", b"copy"):
-        if verb + b" from" in fields and verb + b" to" in fields:
-            return _unquoted(fields[verb + b" from"]), _unquoted(fields[verb + b" to"])
-    if b"---" in fields and b"+++" in fields:
-        # Git puts a tab after a name that has spaces.
-        old, new = fields[b"---"].partition(b"\t")[0], fields[b"+++"].partition(b"\t")[0]
-    else:
-        # Two names, quoted or of the same length.
-        quoted = _QUOTED.match(header)
-        middle = quoted.end() if quoted else len(header) // 2
-        old, new = header[:middle], header[middle + 1 :]
-    created = b"new file mode" in fields or old == b"/dev/null"
-    deleted = b"deleted file mode" in fields or new == b"/dev/null"
-    if created and deleted:
-        raise ValueError("both sides are /dev/null")
-    return None if created else _unquoted(old)[2:], None if deleted else _unquoted(new)[2:]
-
-
-def _unquoted(name: bytes) -> str:
-    """A path as git means it: C-quoting undone where the name stands in double quotes."""
-    if quoted := _QUOTED.fullmatch(name):
-        name = _ESCAPE.sub(_unescaped, quoted[1])
-    if not name or name.startswith(b'"'):
-        raise ValueError("a path that is empty, or a quoted one without its closing quote")
-    return decode_path(name)
-
-
-def _unescaped(escape: re.Match[bytes]) -> bytes:
-    code = escape[1]
-    return bytes([int(code, 8)]) if len(code) == 3 else bytes([_ESCAPED.get(code[0], code[0])])
+_KEYWORD_DEFINITION = re.compile(
+    rf"""
+    (?:[\w"]{{1,20}}(?:\([^)]{{0,40}}\))?\ +){{0,6}}    # modifiers: export, async, pub(crate), …
+    (?:def|class|function\ *\*?|interface|enum|namespace|fn|func|struct|trait|union|mod|type
+      |macro_rules!)
+    \ +{_NAME}
+    """,
+    re.VERBOSE,
+)
+_FUNCTION_VARIABLE = re.compile(
+    rf"""
+    (?:export\ +)?(?:const|let|var)\ +{_NAME}
+    [^=]{{0,160}}=\ *
+    (?:async\ +)?(?:function\b|\(|\w{{1,80}}\ *=>)
+    """,
+    re.VERBOSE,
+)
+_METHOD = re.compile(
+    rf"""
+    (?:(?:public|private|protected|static|readonly|async|override|get|set)\ +){{0,4}}
+    \*?\#?
+    (?!(?:if|for|while|switch|catch|function|return|with|else|do)\b)
+    {_NAME}\ *
+    (?:<[^>]{{0,80}}>)?                         # type parameters
+    \([^;'"`]{{0,240}}\)                        # parameters
+    (?:\ *:[^;]{{1,80}})?                       # type of the result
+    \ *\{{\ *$                                  # no keyword, but a block at the end of the line
+    """,
+    re.VERBOSE,
+)
+_DEFINITIONS = (_GO_METHOD, _RUST_IMPL, _KEYWORD_DEFINITION, _FUNCTION_VARIABLE, _METHOD)
 
 
 @dataclass(frozen=True)
 class ChangedLine:
+    """An added or removed line."""
+
     path: str
     patch_line: int
-    """In the patch file, from 1."""
+    """Line of the patch file, from 1."""
     text: str
     symbol: str
-    """The function, method, class or type that it is in, with the class in front where the patch shows it
-    (`Money.add`); empty where it shows none."""
+    """Function, method, class or type that it is in, with the class in front where the patch shows
+    it (`Money.add`); empty where the patch shows none."""
 
 
 @dataclass(frozen=True)
-class Work:
+class AgentPatch:
+    """The patch of one agent."""
+
     agent_id: str
     files: tuple[ChangedFile, ...] = ()
-    usable: bool = False
-    """False: there is no patch, or it is no diff. Nothing can be said about it then."""
+    is_readable: bool = False
+    """False if there is no patch, or if it is not a diff. Nothing is known about it then."""
 
     @cached_property
     def by_path(self) -> dict[str, ChangedFile]:
-        """Renamed files under both of their names."""
-        return {path: file for file in self.files for path in file.paths}
+        """The files by path; renamed files under both of their paths."""
+        files = {}
+        for file in self.files:
+            for path in file.paths:
+                files[path] = file
+        return files
 
     @cached_property
     def lines(self) -> tuple[ChangedLine, ...]:
-        return tuple(
-            line for file in self.files for hunk in file.hunks for line in _lines(file.path, hunk)
-        )
+        """All changed lines, in the order of the patch."""
+        lines: list[ChangedLine] = []
+        for file in self.files:
+            for hunk in file.hunks:
+                lines += _changed_lines(file.path, hunk)
+        return tuple(lines)
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
-        """Those that it changes, with their file: `src/money.py: Money.add`."""
-        lines = (line for line in self.lines if line.symbol and _CODE.search(line.path))
+        """The symbols that it changes, with their files: `src/money.py: Money.add`."""
+        lines = [line for line in self.lines if line.symbol and _CODE_FILE.search(line.path)]
         return tuple(dict.fromkeys(f"{line.path}: {line.symbol}" for line in lines))
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two agents both change."""
+    """Files and symbols that two agents both change."""
 
     first: str
     second: str
     files: dict[str, int]
-    """With the number of changes of the first agent that meet one of the second."""
+    """Number of changes of the first agent that meet one of the second, by path."""
     symbols: tuple[str, ...]
 
 
-def read_work(agent_id: str, patch: bytes | None) -> Work:
-    """One that cannot be read is marked, not an error."""
+def read_agent_patch(agent_id: str, patch: bytes | None) -> AgentPatch:
+    """Parse the patch of an agent. A patch that cannot be read is marked as such."""
+    if patch is None:
+        return AgentPatch(agent_id)
     try:
-        return Work(agent_id) if patch is None else Work(agent_id, parse_diff(patch), usable=True)
+        return AgentPatch(agent_id, parse_diff(patch), is_readable=True)
     except ValueError:
-        return Work(agent_id)
+        return AgentPatch(agent_id)
 
 
-def overlap_of(first: Work, second: Work) -> Overlap:
+def find_overlap(first: AgentPatch, second: AgentPatch) -> Overlap:
+    """Return what two patches both change."""
     files = {}
-    for ours in first.files:
-        theirs = next(filter(None, map(second.by_path.get, ours.paths)), None)
-        if theirs is not None:
-            files[ours.path] = len(set(meetings(ours, theirs))) + (
-                ours.is_binary or theirs.is_binary
-            )
-    symbols = set(second.symbols)
-    shared = tuple(symbol for symbol in first.symbols if symbol in symbols)
-    return Overlap(first.agent_id, second.agent_id, files, shared)
+    for file in first.files:
+        other = _same_file(file, second)
+        if other is None:
+            continue
+        overlapping = len(set(meeting_changes(file, other)))
+        if file.is_binary or other.is_binary:
+            overlapping += 1
+        files[file.path] = overlapping
+    other_symbols = set(second.symbols)
+    shared_symbols = tuple(symbol for symbol in first.symbols if symbol in other_symbols)
+    return Overlap(first.agent_id, second.agent_id, files, shared_symbols)
 
 
-def meetings(first: ChangedFile, second: ChangedFile) -> Iterator[Change]:
-    """Changes of the first that meet one of the second. Changes of one file are sorted by place: one walk over both."""
-    ours, theirs = first.changes[::-1], second.changes[::-1]
-    while ours and theirs:
-        one, other = ours[-1], theirs[-1]
-        if one.meets(other):
-            yield one
-        ended = ours if (one.old_end, one.old_start) <= (other.old_end, other.old_start) else theirs
-        ended.pop()
+def _same_file(file: ChangedFile, patch: AgentPatch) -> ChangedFile | None:
+    for path in file.paths:
+        if path in patch.by_path:
+            return patch.by_path[path]
+    return None
 
 
-def _lines(path: str, hunk: Hunk) -> Iterator[ChangedLine]:
-    # Git's heading is the nearest line above that is not indented, so everything in the hunk may be inside.
+def meeting_changes(first: ChangedFile, second: ChangedFile) -> Iterator[Change]:
+    """Yield the changes of the first file that meet one of the second; a change may come twice.
+
+    Changes of a file are sorted by position, so one walk over both lists is enough.
+    """
+    first_index = second_index = 0
+    while first_index < len(first.changes) and second_index < len(second.changes):
+        change = first.changes[first_index]
+        other = second.changes[second_index]
+        if change.meets(other):
+            yield change
+        if (change.old_end, change.old_start) <= (other.old_end, other.old_start):
+            first_index += 1
+        else:
+            second_index += 1
+
+
+def _changed_lines(path: str, hunk: Hunk) -> Iterator[ChangedLine]:
+    """Yield the changed lines of a hunk with the symbols that they are in."""
+    # Enclosing definitions with their indentation. Git's heading is the nearest line above that is
+    # not indented, so everything in the hunk may be inside of it.
     scopes: list[tuple[int, str]] = []
-    for place, line in enumerate((f" {hunk.heading}", *hunk.lines), hunk.patch_line - 1):
-        text = line[1:_MAX_LINE_LENGTH]
+    lines = (f" {hunk.heading}", *hunk.lines)
+    for patch_line, line in enumerate(lines, hunk.patch_line - 1):
+        text = line[1:_MAX_LINE_CHARACTERS]
         if not text.strip() or line.startswith("\\"):
             continue
-        expanded = text.expandtabs(4)
-        indent = len(expanded) - len(expanded.lstrip(" "))
-        closes = text.lstrip()[0] in ")}]"
-        while scopes and (scopes[-1][0] > indent or (scopes[-1][0] == indent and not closes)):
+        indent = _indentation(text)
+        is_closing = text.lstrip()[0] in ")}]"
+        while scopes and _leaves_scope(scopes[-1][0], indent, is_closing):
             scopes.pop()
-        if name := _definition(text.strip()):
+        if name := _defined_name(text.strip()):
             scopes.append((indent, name))
         if line.startswith(("+", "-")):
-            yield ChangedLine(path, place, text, ".".join(name for _, name in scopes[-3:]))
+            symbol = ".".join(name for _, name in scopes[-_MAX_SCOPES:])
+            yield ChangedLine(path, patch_line, text, symbol)
 
 
-def _definition(line: str) -> str:
-    """The name of what the line defines; empty where it is no definition."""
-    found = next(filter(None, (pattern.match(line) for pattern in _DEFINITIONS)), None)
-    return ".".join(found.groups()) if found else ""
+def _indentation(text: str) -> int:
+    expanded = text.expandtabs(4)
+    return len(expanded) - len(expanded.lstrip(" "))
+
+
+def _leaves_scope(scope_indent: int, indent: int, is_closing: bool) -> bool:
+    """Whether a line is outside of a definition. A closing bracket still belongs to it."""
+    if scope_indent == indent:
+        return not is_closing
+    return scope_indent > indent
+
+
+def _defined_name(line: str) -> str:
+    """Return the name of what a line defines; empty if it defines nothing."""
+    for pattern in _DEFINITIONS:
+        if definition := pattern.match(line):
+            return ".".join(definition.groups())
+    return ""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.mentions import MAX_NAMES, Mention, mentions_of, names_in
+from cooperbench.report.mentions import MAX_NAMES, Mention, find_mentions, find_names
 from cooperbench.report.pairs import SentMessage
-from cooperbench.report.patches import read_work
+from cooperbench.report.patches import read_agent_patch
 
 PATHS = {"Makefile": {"Makefile"}, "größe.py": {"src/größe.py"}}
 PATCH = b"""\
@@ -66,7 +66,7 @@ index 1111111..2222222 100644
 def test_names_are_found_by_their_form(message: str, names: list[str]) -> None:
     """With `?`: what may be something else."""
     shown = []
-    for one in names_in(message, PATHS):
+    for one in find_names(message, PATHS):
         lines = "" if one.lines is None else ":{}-{}".format(*one.lines)
         shown.append(one.name + lines + ("" if one.certain else "?"))
     assert shown == names
@@ -77,8 +77,8 @@ def named(*texts: str) -> list[Mention]:
         SentMessage(number, "agent1", "agent2", text, "2026-03-04T10:00:00Z")
         for number, text in enumerate(texts, 1)
     ]
-    works = [read_work("agent1", PATCH), read_work("agent2", OTHER)]
-    return list(mentions_of(messages, works))
+    works = [read_agent_patch("agent1", PATCH), read_agent_patch("agent2", OTHER)]
+    return list(find_mentions(messages, works))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ WORDS = st.sampled_from(
 @settings(max_examples=300)
 @example("change\u2028a.py\r\n- b.py:1-2")
 def test_any_text_is_read_and_evidence_is_where_it_says(text: str) -> None:
-    for one in names_in(text, PATHS):
+    for one in find_names(text, PATHS):
         assert one.name.rpartition(".")[2].rpartition("/")[2] in text
     named(text)
 
@@ -145,4 +145,4 @@ def test_any_text_is_read_and_evidence_is_where_it_says(text: str) -> None:
 def test_a_megabyte_of_anything_is_read_in_linear_time(piece: str) -> None:
     """What is quadratic here takes hours, which the time limit of tests ends."""
     message = (piece * (1_000_000 // len(piece) + 1))[:1_000_000]
-    assert len(names_in(message, PATHS)) <= MAX_NAMES
+    assert len(find_names(message, PATHS)) <= MAX_NAMES

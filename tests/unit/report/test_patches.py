@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.patches import Overlap, overlap_of, read_work
+from cooperbench.report.patches import Overlap, find_overlap, read_agent_patch
 from tests.support.eval.realgit import RealRepo, text
 from tests.support.report.patches import git_patch
 
@@ -21,7 +21,7 @@ BASE = [f"line {number}\n" for number in range(1, 13)]
 
 
 def overlap(ours: bytes | None, theirs: bytes | None) -> Overlap:
-    return overlap_of(read_work("agent1", ours), read_work("agent2", theirs))
+    return find_overlap(read_agent_patch("agent1", ours), read_agent_patch("agent2", theirs))
 
 
 @st.composite
@@ -65,7 +65,7 @@ def test_changes_name_the_lines_of_base_and_patch() -> None:
     ours = [*BASE[:3], "mine\n", *BASE[5:]]
     theirs = [*BASE[:4], "yours\n", *BASE[5:9], "new\n", *BASE[9:]]
     patches = git_patch("src/a.py", BASE, ours), git_patch("src/a.py", BASE, theirs)
-    works = [read_work("agent1", patch) for patch in patches]
+    works = [read_agent_patch("agent1", patch) for patch in patches]
     assert overlap(*patches).files == {"src/a.py": 1}
     changes = [work.files[0].changes[0] for work in works]
     assert [(change.old_start, change.old_end) for change in changes] == [(4, 6), (5, 6)]
@@ -104,7 +104,7 @@ def test_symbols_are_found_in_what_git_shows(tmp_path: Path) -> None:
         {path: text(source.replace(old, "c(3)")) for path, (source, old, _) in SOURCES.items()},
         base,
     )
-    work = read_work("agent1", real.diff(base, side))
+    work = read_agent_patch("agent1", real.diff(base, side))
     assert set(work.symbols) == {f"{path}: {name}" for path, (_, _, name) in SOURCES.items()}
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from cooperbench import records
 from cooperbench._version import __version__
+from cooperbench.diff import ChangedFile
 from cooperbench.errors import UserError
 from cooperbench.records.tasks import TaskListRecord
 from cooperbench.records.trajectory import step_object
@@ -34,7 +35,7 @@ from cooperbench.report.pairs import (
     Meaning,
     PairData,
 )
-from cooperbench.report.patches import ChangedFile, Work, meetings
+from cooperbench.report.patches import AgentPatch, meeting_changes
 from cooperbench.report.tables import ablation_table
 from cooperbench.storage import read_bytes, read_json, utc_now
 from cooperbench.text import head_and_tail
@@ -313,7 +314,7 @@ def _files(pair: PairData) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[dict[str, Any]]:
+def side_by_side(works: Sequence[AgentPatch], conflicting: Collection[str]) -> list[dict[str, Any]]:
     """A record for each file that anyone changed; `sides` has an entry a patch, None where it leaves the file alone.
 
     Hunks are marked whose changes overlap in the base, as conflicting in a file that git could not
@@ -326,7 +327,7 @@ def side_by_side(works: Sequence[Work], conflicting: Collection[str]) -> list[di
     )
 
 
-def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
+def _file(path: str, works: Sequence[AgentPatch], conflict: bool) -> dict[str, Any]:
     touched = [next((file for file in work.files if file.path == path), None) for work in works]
     present = [file for file in touched if file is not None]
     mark = "conflict" if conflict else "overlap"
@@ -343,7 +344,7 @@ def _file(path: str, works: Sequence[Work], conflict: bool) -> dict[str, Any]:
 
 
 def _side(file: ChangedFile, others: Sequence[ChangedFile], mark: str) -> dict[str, Any]:
-    met = {change for other in others for change in meetings(file, other)}
+    met = {change for other in others for change in meeting_changes(file, other)}
     left = MAX_LINES_OF_A_FILE
     hunks = []
     for hunk in file.hunks:

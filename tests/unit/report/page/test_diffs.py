@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cooperbench.report.page.content import side_by_side
-from cooperbench.report.patches import read_work
+from cooperbench.report.patches import read_agent_patch
 from tests.support.report.patches import BASE_LINES, BASE_PATH, git_patch
 
 
@@ -22,7 +22,9 @@ def changed(**lines: str) -> bytes:
 def marks(
     one: bytes | None, other: bytes | None, conflicting: tuple[str, ...] = ()
 ) -> list[list[str] | None]:
-    (file,) = side_by_side([read_work("agent1", one), read_work("agent2", other)], conflicting)
+    (file,) = side_by_side(
+        [read_agent_patch("agent1", one), read_agent_patch("agent2", other)], conflicting
+    )
     sides: list[dict[str, Any] | None] = file["sides"]
     return [None if side is None else [hunk["mark"] for hunk in side["hunks"]] for side in sides]
 
@@ -67,11 +69,13 @@ def test_files_that_conflict_come_first_then_those_of_both() -> None:
         return b"".join(git_patch(path, ["old\n"], [text]) for path in paths)
 
     ours, theirs = patch("a.py", "b.py", "c.py", text="1\n"), patch("b.py", "c.py", text="2\n")
-    files = side_by_side([read_work("agent1", ours), read_work("agent2", theirs)], ("c.py",))
+    files = side_by_side(
+        [read_agent_patch("agent1", ours), read_agent_patch("agent2", theirs)], ("c.py",)
+    )
     assert [file["path"] for file in files] == ["c.py", "b.py", "a.py"]
     assert files[-1]["sides"][1] is None
 
 
 def test_one_agent_alone_and_a_missing_patch_have_nothing_marked() -> None:
     assert marks(changed(l5="a\n"), None) == [[""], None]
-    assert side_by_side([read_work("solo", None)], ()) == []
+    assert side_by_side([read_agent_patch("solo", None)], ()) == []

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.patches import parse_diff
+from cooperbench.diff import parse_diff
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.report.patches import ChangedFile
+    from cooperbench.diff import ChangedFile
 
 MODIFIED = b"""\
 diff --git a/src/x.py b/src/x.py
