@@ -1,8 +1,20 @@
-"""A program: the process that starts all sandboxes of one harness, and ends them when the harness is gone.
+"""The spawner: a process that starts all local sandboxes of one harness and ends them when the harness is gone.
 
-Usage: python spawner.py HARNESS_PID, with a socket as its stdin (`bubblewrap.Spawner` is the other end). What has to
-end is found by descent, as orphans become its children (subreaper). If it is itself killed, bubblewrap and process 1 of
-each sandbox die with it (`--die-with-parent`). It imports little: the first sandbox waits for it.
+Usage: python spawner.py HARNESS_PID, with a SOCK_SEQPACKET socket as its stdin. `bubblewrap.Spawner` is the other end.
+
+Protocol, one packet per message:
+1. The spawner sends a JSON list with the limits that control groups enforce here: `memory`, `processes`.
+2. For each sandbox the harness sends a JSON object (see `StartRequest`) together with seven file descriptors
+   (see `Descriptors`). There is no answer on this socket. The harness reads from the other end of `status`:
+   first one byte with a descriptor of the sandbox's folder for named pipes, then bubblewrap's own reports.
+   If that socket ends before, nothing was started.
+3. When the harness closes the socket or ends, all sandboxes are killed and the spawner exits.
+
+The spawner is a subreaper: orphans in sandboxes become its children, so it finds everything that it has to kill by
+descent. If the spawner itself is killed, bubblewrap and process 1 of each sandbox die with it (`--die-with-parent`).
+
+The first sandbox waits for this program to start: it imports little and runs without site-packages, so it must not
+import the rest of CooperBench.
 """
 
 from __future__ import annotations
@@ -16,297 +28,442 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NamedTuple, NoReturn
 
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_CONTROLLERS = {"memory": "memory", "pids": "processes"}
-_LOOK_MILLISECONDS = 1000
-_FILE_BYTES = 1 << 14
-"""What a file counts at least: a disk has only so many of them, whatever their size."""
-_PR_SET_DEATH_SIGNAL, _PR_SET_CHILD_SUBREAPER = 1, 36
-_CLONE_NEWNS, _CLONE_NEWUSER = 1 << 17, 1 << 28
-_MS_SLAVE_ALL = 1 << 19 | 1 << 14
-_MS_BIND = 1 << 12
-_MS_READ_ONLY_BIND = _MS_BIND | 1 << 5 | 1 | 2 | 8
-"""With remount, read-only, no set-user-id and no programs."""
-_libc = ctypes.CDLL(None, use_errno=True)
+CHECK_INTERVAL_MS = 1000
+"""Milliseconds between two checks of the disk space that sandboxes use."""
+MIN_FILE_BYTES = 1 << 14
+"""Bytes that a file counts at least: a disk has a limited number of files, whatever their size."""
+MAX_REQUEST_BYTES = 1 << 16
+
+# Names of the limits that cgroup controllers enforce.
+LIMIT_BY_CONTROLLER = {"memory": "memory", "pids": "processes"}
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+# From the kernel's headers: prctl.h, sched.h, mount.h.
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNS = 1 << 17
+CLONE_NEWUSER = 1 << 28
+MS_RDONLY, MS_NOSUID, MS_NOEXEC, MS_REMOUNT = 1, 2, 8, 1 << 5
+MS_BIND = 1 << 12
+MS_REC, MS_SLAVE = 1 << 14, 1 << 19
+
+libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Groups:
-    """Control groups, of either version, where this process may make them."""
+class StartRequest(NamedTuple):
+    """A request to start one sandbox."""
+
+    bubblewrap: str
+    """Path of the bwrap executable."""
+    folder: Path
+    """Folder of the sandbox on the host, with `root`, `io`, `work` and `log`."""
+    overlays: list[list[str]]
+    """Overlay file systems to mount: each a list of folders, the top one first. Only the first is writable."""
+    memory_bytes: int
+    processes: int
+    disk_bytes: int
+
+    @classmethod
+    def parse(cls, message: bytes) -> StartRequest:
+        """Read the JSON object that the harness sent."""
+        content = json.loads(message)
+        limits = content["limits"]
+        return cls(
+            bubblewrap=content["bubblewrap"],
+            folder=Path(content["folder"]),
+            overlays=content["overlays"],
+            memory_bytes=limits["memory_bytes"],
+            processes=limits["processes"],
+            disk_bytes=limits["disk_bytes"],
+        )
+
+
+class Descriptors(NamedTuple):
+    """File descriptors that come with a `StartRequest`, in this order."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    arguments: int
+    """Bubblewrap's arguments, each followed by a NUL byte."""
+    seccomp: int
+    """The seccomp program."""
+    command: int
+    """Argv of process 1, each followed by a NUL byte."""
+    status: int
+    """Socket on which bubblewrap reports the sandbox's start and exit code."""
+
+
+class ControlGroups:
+    """Control groups for sandboxes, of version 1 or 2, if this process may create them."""
 
     def __init__(self) -> None:
         self._parents: dict[str, Path] = {}
+        """Group in which new ones are created, by controller."""
         self._count = 0
+
+    def set_up(self) -> None:
+        """Find the groups in which this process can create others; there may be none."""
         try:
-            self._find()
-            for parent in self._parents.values():
-                for left in parent.glob("cooperbench-*-*"):
-                    if not Path("/proc", left.name.split("-")[1]).exists():
-                        remove_groups([left])
-            remove_groups(self.make({"memory_bytes": 1 << 30, "processes": 1000}))
+            self._find_parents()
+            self._remove_leftovers()
+            # Only creating one shows that it is allowed.
+            remove_groups(self.create(memory_bytes=1 << 30, processes=1000))
         except OSError:
             self._parents = {}
 
     @property
     def limits(self) -> list[str]:
-        return [_CONTROLLERS[controller] for controller in self._parents]
+        """Names of the limits that are enforced."""
+        return [LIMIT_BY_CONTROLLER[controller] for controller in self._parents]
 
-    def make(self, limits: dict[str, int]) -> list[Path]:
-        """For a new sandbox."""
+    def create(self, memory_bytes: int, processes: int) -> list[Path]:
+        """Create the groups of a new sandbox; in version 1 each controller has its own."""
         self._count += 1
         name = f"cooperbench-{os.getpid()}-{self._count}"
+        values = {
+            # Version 2.
+            "memory.max": memory_bytes,
+            "memory.swap.max": 0,
+            # Version 1.
+            "memory.limit_in_bytes": memory_bytes,
+            "memory.memsw.limit_in_bytes": memory_bytes,
+            # Both.
+            "pids.max": processes,
+        }
         groups = [parent / name for parent in dict.fromkeys(self._parents.values())]
         for group in groups:
             group.mkdir()
-            memory = limits["memory_bytes"]
-            files = {"memory.max": memory, "memory.swap.max": 0, "pids.max": limits["processes"]}
-            files |= {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}
-            for file, value in files.items():
-                if (group / file).exists():
-                    (group / file).write_text(str(value))
+            for file_name, value in values.items():
+                file = group / file_name
+                if file.exists():
+                    file.write_text(str(value))
         return groups
 
-    def _find(self) -> None:
-        own = {}
+    def _find_parents(self) -> None:
+        group_by_controller: dict[str, str] = {}
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            own.update(dict.fromkeys(controllers.split(","), path))
+            _, controllers, group = line.split(":", 2)
+            for controller in controllers.split(","):
+                group_by_controller[controller] = group
         for line in Path("/proc/self/mounts").read_text().splitlines():
-            _, place, kind, options, *_ = line.split(" ")
+            _, mount_point, kind, options, *_ = line.split(" ")
             if kind == "cgroup2":
-                self._use_version_2(Path(place + own.get("", "/")))
+                # The line of version 2 names no controllers.
+                self._use_version_2(Path(mount_point + group_by_controller.get("", "/")))
             elif kind == "cgroup":
-                for controller in set(options.split(",")) & set(_CONTROLLERS):
-                    self._parents[controller] = Path(place + own[controller])
+                for controller in set(options.split(",")) & set(LIMIT_BY_CONTROLLER):
+                    parent = mount_point + group_by_controller[controller]
+                    self._parents[controller] = Path(parent)
 
     def _use_version_2(self, parent: Path) -> None:
-        there = [
-            name
-            for name in _CONTROLLERS
-            if name in (parent / "cgroup.controllers").read_text().split()
-        ]
+        available = (parent / "cgroup.controllers").read_text().split()
+        controllers = [name for name in LIMIT_BY_CONTROLLER if name in available]
         is_root = not (parent / "cgroup.type").exists()
-        # A group with processes cannot have limited ones below it: we move down, if nobody else is in ours.
-        alone = is_root or (parent / "cgroup.procs").read_text().split() == [str(os.getpid())]
-        if not there or not alone:
+        members = (parent / "cgroup.procs").read_text().split()
+        is_alone = is_root or members == [str(os.getpid())]
+        if not controllers or not is_alone:
             return
         if not is_root:
-            (parent / "cooperbench").mkdir(exist_ok=True)
-            (parent / "cooperbench" / "cgroup.procs").write_text("0")
-        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in there))
-        self._parents.update(dict.fromkeys(there, parent))
+            # A group with processes cannot have limited groups below it, so this process moves down.
+            own_group = parent / "cooperbench"
+            own_group.mkdir(exist_ok=True)
+            (own_group / "cgroup.procs").write_text("0")
+        enabled = " ".join(f"+{name}" for name in controllers)
+        (parent / "cgroup.subtree_control").write_text(enabled)
+        for controller in controllers:
+            self._parents[controller] = parent
+
+    def _remove_leftovers(self) -> None:
+        """Remove the groups of spawners that have ended."""
+        for parent in self._parents.values():
+            for group in parent.glob("cooperbench-*-*"):
+                pid = group.name.split("-")[1]
+                if not Path("/proc", pid).exists():
+                    remove_groups([group])
 
 
 def remove_groups(groups: list[Path]) -> None:
+    """Remove control groups; one that still has processes stays."""
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()
 
 
-class StartedSandbox:
-    """One that was started. Not a dataclass: importing these takes longer than all the rest."""
+class RunningSandbox:
+    """A started sandbox, whose disk usage is watched."""
 
     def __init__(self, folder: Path, groups: list[Path], disk_bytes: int) -> None:
         self.groups = groups
         self._folder = folder
         self._free_at_start = free_bytes(folder)
         self._disk_bytes = min(disk_bytes, self._free_at_start // 2)
-        self._measured_at = self._free_at_start - self._disk_bytes
+        self._measure_below = self._free_at_start - self._disk_bytes
+        """Free bytes of the disk below which the sandbox may have used up its share."""
 
     def is_too_large(self) -> bool:
-        """Measures its files, but only if the disk has lost enough for them to have become too many."""
-        free = free_bytes(self._folder)
-        if free >= self._measured_at:
-            return False
-        import subprocess
+        """Return whether its files exceed the limit.
 
-        command = ["du", "--total", "--summarize", "--one-file-system", str(self._folder / "root")]
-        used = 0
-        for option, worth in (("--block-size=1", 1), ("--inodes", _FILE_BYTES)):
-            done = subprocess.run(
-                [*command, option], capture_output=True, check=False, env={"LC_ALL": "C"}
-            )
-            used = max(used, int(done.stdout.splitlines()[-1].split()[0]) * worth)
-        if b"Permission denied" in done.stderr:
-            # What is hidden from us is taken for all that the disk has lost.
-            used = self._free_at_start - free
-        self._measured_at = free - (self._disk_bytes - used)
+        Measuring takes long. It happens only if the disk has lost so much that the limit can have been reached.
+        """
+        free = free_bytes(self._folder)
+        if free >= self._measure_below:
+            return False
+        used = self._measure_used_bytes(free)
+        self._measure_below = free - (self._disk_bytes - used)
         return used > self._disk_bytes
 
-    def note_size(self) -> None:
-        gibibytes, files = self._disk_bytes / 1024**3, self._disk_bytes // _FILE_BYTES
+    def log_too_large(self) -> None:
+        """Write to the sandbox's log why it ends."""
+        gibibytes = self._disk_bytes / 1024**3
+        files = self._disk_bytes // MIN_FILE_BYTES
         with (self._folder / "log").open("a") as log:
             log.write(f"it used more than its {gibibytes:.1f} GiB of disk or {files} files\n")
 
+    def _measure_used_bytes(self, free: int) -> int:
+        root = self._folder / "root"
+        size, size_is_complete = disk_usage(root, "--block-size=1")
+        file_count, count_is_complete = disk_usage(root, "--inodes")
+        if not size_is_complete or not count_is_complete:
+            # Folders that du may not read are assumed to hold all that the disk has lost.
+            return self._free_at_start - free
+        return max(size, file_count * MIN_FILE_BYTES)
+
+
+def disk_usage(folder: Path, unit_option: str) -> tuple[int, bool]:
+    """Return what du(1) counts in a folder, and whether it could read all of it."""
+    import subprocess
+
+    command = ["du", "--total", "--summarize", "--one-file-system", str(folder), unit_option]
+    done = subprocess.run(command, capture_output=True, check=False, env={"LC_ALL": "C"})
+    total_line = done.stdout.splitlines()[-1]
+    return int(total_line.split()[0]), b"Permission denied" not in done.stderr
+
 
 def free_bytes(folder: Path) -> int:
+    """Return the free bytes of a folder's disk; fewer if it runs out of files first."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return sys.maxsize
-    files = found.f_favail * _FILE_BYTES if found.f_files else sys.maxsize
-    return min(found.f_bavail * found.f_frsize, files)
+    free = status.f_bavail * status.f_frsize
+    has_file_limit = status.f_files > 0
+    if has_file_limit:
+        free = min(free, status.f_favail * MIN_FILE_BYTES)
+    return free
 
 
-class Spawner:
+class SpawnerServer:
+    """The loop that starts, watches and ends sandboxes."""
+
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._groups = Groups()
-        self._running: dict[int, StartedSandbox] = {}
-        """By the number of bubblewrap's outer process."""
+        self._groups = ControlGroups()
+        self._running: dict[int, RunningSandbox] = {}
+        """Running sandboxes by the pid of bubblewrap's outer process."""
 
-    def serve(self, harness: int) -> None:
-        """Until the harness has ended or let go of us."""
+    def serve(self, harness_pidfd: int) -> None:
+        """Start sandboxes until the harness ends or closes the connection; then end all of them."""
+        self._groups.set_up()
         self._connection.send(json.dumps(self._groups.limits).encode())
         poller = select.poll()
-        poller.register(harness, select.POLLIN)
+        poller.register(harness_pidfd, select.POLLIN)
         poller.register(self._connection, select.POLLIN)
         try:
             while True:
-                ready = [fd for fd, _ in poller.poll(_LOOK_MILLISECONDS if self._running else None)]
-                if harness in ready or (ready and not self._start()):
+                timeout_ms = CHECK_INTERVAL_MS if self._running else None
+                ready = [fd for fd, _ in poller.poll(timeout_ms)]
+                if harness_pidfd in ready:
+                    return
+                if ready and not self._handle_request():
                     return
                 self._reap()
-                self._check_disks()
+                self._end_too_large()
         finally:
             self._end_all()
 
-    def _start(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self._connection, 1 << 16, 8)
+    def _handle_request(self) -> bool:
+        """Start the sandbox of the next request; False if the harness has closed the connection."""
+        message, fds, _, _ = socket.recv_fds(
+            self._connection, MAX_REQUEST_BYTES, len(Descriptors._fields)
+        )
         if not message:
             return False
-        request = json.loads(message)
-        with contextlib.suppress(OSError):  # the harness notices that nothing was started
-            groups = self._groups.make(request["limits"])
-            pid = os.fork()
-            if pid == 0:
-                _become_bubblewrap(request, fds, groups)
-            self._running[pid] = StartedSandbox(
-                Path(request["folder"]), groups, request["limits"]["disk_bytes"]
-            )
-        for fd in fds:
-            os.close(fd)
+        try:
+            # If this fails, the harness sees that the status socket ends.
+            with contextlib.suppress(OSError):
+                self._start(StartRequest.parse(message), Descriptors(*fds))
+        finally:
+            for fd in fds:
+                os.close(fd)
         return True
 
+    def _start(self, request: StartRequest, descriptors: Descriptors) -> None:
+        groups = self._groups.create(request.memory_bytes, request.processes)
+        pid = os.fork()
+        if pid == 0:
+            become_bubblewrap(request, descriptors, groups)
+        self._running[pid] = RunningSandbox(request.folder, groups, request.disk_bytes)
+
     def _reap(self) -> None:
+        """Collect children that have ended."""
         with contextlib.suppress(ChildProcessError):
-            while (pid := os.waitpid(-1, os.WNOHANG)[0]) > 0:
+            while True:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
                 self._forget(pid)
 
     def _forget(self, pid: int) -> None:
-        if pid in self._running:
-            remove_groups(self._running.pop(pid).groups)
+        sandbox = self._running.pop(pid, None)
+        if sandbox is not None:
+            remove_groups(sandbox.groups)
 
-    def _check_disks(self) -> None:
+    def _end_too_large(self) -> None:
         for pid, sandbox in self._running.items():
             with contextlib.suppress(OSError):
                 if sandbox.is_too_large():
-                    sandbox.note_size()
-                    # Not bubblewrap's outer process: that is to tell the harness how it ended.
-                    _kill_children(pid)
+                    sandbox.log_too_large()
+                    # Not bubblewrap's outer process: it still has to report the exit code.
+                    kill_children(pid)
 
     def _end_all(self) -> None:
+        """Kill children until there are none; their orphans become children in turn."""
         with contextlib.suppress(ChildProcessError):
             while True:
-                _kill_children(os.getpid())
-                self._forget(os.waitpid(-1, 0)[0])
+                kill_children(os.getpid())
+                pid, _ = os.waitpid(-1, 0)
+                self._forget(pid)
 
 
-def _kill_children(pid: int) -> None:
+def kill_children(pid: int) -> None:
+    """Kill the direct children of a process."""
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         os.kill(int(child), signal.SIGKILL)
 
 
-def _become_bubblewrap(request: dict[str, Any], fds: list[int], groups: list[Path]) -> NoReturn:
-    """In the child."""
+def become_bubblewrap(
+    request: StartRequest, descriptors: Descriptors, groups: list[Path]
+) -> NoReturn:
+    """Turn this forked child into bubblewrap; where that fails, exit with 127 and the reason on stderr."""
     try:
-        _libc.prctl(_PR_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        stdin, stdout, stderr, arguments, seccomp, command, status = fds
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for group in groups:
             (group / "cgroup.procs").write_text("0")
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and that would be inherited
-            signal.signal(ignored, signal.SIG_DFL)
-        words = os.fsdecode(os.pread(command, os.fstat(command).st_size, 0)).split("\0")[:-1]
-        for number, fd in enumerate((stdin, stdout, stderr)):
-            os.dup2(fd, number)
-        for fd in (stdin, stdout, stderr, command):
-            os.close(fd)
-        folder = Path(request["folder"])
-        if request["overlays"]:
-            _make_file_systems(folder, request["overlays"])
-        with socket.socket(fileno=os.dup(status)) as harness:
-            socket.send_fds(harness, [b" "], [os.open(folder / "io", os.O_PATH)])
-        executable = request["bubblewrap"]
-        # Bubblewrap keeps these to itself.
-        options = [
-            "--args",
-            str(arguments),
-            "--seccomp",
-            str(seccomp),
-            "--json-status-fd",
-            str(status),
-        ]
-        os.execve(executable, [executable, *options, "--as-pid-1", "--", *words], {})  # noqa: S606
+        # Python ignores these signals, and ignored signals are inherited.
+        for signal_number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(signal_number, signal.SIG_DFL)
+        command = read_argv(descriptors.command)
+        redirect_standard_streams(descriptors)
+        if request.overlays:
+            mount_overlays(request.folder, request.overlays)
+        send_io_folder(request.folder, descriptors.status)
+        # Bubblewrap does not pass these descriptors on to the command.
+        options = ["--args", str(descriptors.arguments)]
+        options += ["--seccomp", str(descriptors.seccomp)]
+        options += ["--json-status-fd", str(descriptors.status)]
+        argv = [request.bubblewrap, *options, "--as-pid-1", "--", *command]
+        os.execve(request.bubblewrap, argv, {})  # noqa: S606  # a shell has no place here
     except BaseException as error:
         os.write(2, f"{error}\n".encode())
     finally:
         os._exit(127)
 
 
-def _make_file_systems(folder: Path, overlays: list[list[str]]) -> None:
-    """Lay overlays over folders, for bubblewrap alone: what is mounted from them then shows no path of the host.
+def read_argv(fd: int) -> list[str]:
+    """Read arguments, each followed by a NUL byte, from a file."""
+    content = os.pread(fd, os.fstat(fd).st_size, 0)
+    return os.fsdecode(content).split("\0")[:-1]
 
-    That is done in a user namespace, and needs no rights. Layers are named by descriptors, as these names are shown.
-    Named pipes are others through an overlay: their folder becomes a tmpfs, of which the harness gets a descriptor.
+
+def redirect_standard_streams(descriptors: Descriptors) -> None:
+    """Make the sandbox's stdin, stdout and stderr those of this process, and close what is not passed on."""
+    os.dup2(descriptors.stdin, 0)
+    os.dup2(descriptors.stdout, 1)
+    os.dup2(descriptors.stderr, 2)
+    for fd in (descriptors.stdin, descriptors.stdout, descriptors.stderr, descriptors.command):
+        os.close(fd)
+
+
+def send_io_folder(folder: Path, status: int) -> None:
+    """Send the harness a descriptor of the folder for named pipes, which may be a mount that only we see."""
+    with socket.socket(fileno=os.dup(status)) as harness:
+        socket.send_fds(harness, [b" "], [os.open(folder / "io", os.O_PATH)])
+
+
+def mount_overlays(folder: Path, overlays: list[list[str]]) -> None:
+    """Mount overlays over folders in a mount namespace for bubblewrap alone.
+
+    What is mounted from an overlay shows no path of the host inside the sandbox. A user namespace makes this possible
+    without privileges. Layers are named by descriptors, because mount options are visible inside.
+
+    A named pipe seen through an overlay is another pipe than the one below it. The folder for named pipes therefore
+    becomes a tmpfs, of which the harness gets a descriptor.
     """
-    owners = {"uid": os.geteuid(), "gid": os.getegid()}
-    _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS)  # where that fails, so does the next line
-    Path("/proc/self/setgroups").write_text("deny")
-    for name, number in owners.items():
-        Path(f"/proc/self/{name}_map").write_text(f"0 {number} 1")
+    enter_user_namespace()
     for layers in overlays:
-        top, *below = map(_by_descriptor, layers)
-        options = f"lowerdir={':'.join((top, *below))}"
-        if layers is overlays[0]:
-            work = _by_descriptor(folder / "work")
-            options = f"lowerdir={':'.join(below)},upperdir={top},workdir={work}"
-        _mount("overlay", layers[0], f"userxattr,{options}")
-    _mount("tmpfs", folder / "io", "mode=700,size=4096")
+        top, *below = [descriptor_path(layer) for layer in layers]
+        is_writable = layers is overlays[0]
+        if is_writable:
+            work = descriptor_path(folder / "work")
+            options = f"userxattr,lowerdir={':'.join(below)},upperdir={top},workdir={work}"
+        else:
+            options = f"userxattr,lowerdir={':'.join([top, *below])}"
+        mount("overlay", layers[0], options)
+    mount("tmpfs", folder / "io", "mode=700,size=4096")
 
 
-def _by_descriptor(folder: str | Path) -> str:
+def enter_user_namespace() -> None:
+    """Enter new user and mount namespaces, in which this user is root."""
+    uid, gid = os.geteuid(), os.getegid()
+    # If unshare fails, writing these files fails too.
+    libc.unshare(CLONE_NEWUSER | CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+def descriptor_path(folder: str | Path) -> str:
+    """Open a folder and return a path that names the descriptor instead of the folder."""
     return f"/proc/self/fd/{os.open(folder, os.O_PATH)}"
 
 
-def _mount(kind: str, target: str | Path, options: str) -> None:
-    if _libc.mount(kind.encode(), os.fsencode(target), kind.encode(), 0, options.encode()) != 0:
+def mount(kind: str, target: str | Path, options: str) -> None:
+    """Mount a new file system; OSError if that fails."""
+    if libc.mount(kind.encode(), os.fsencode(target), kind.encode(), 0, options.encode()) != 0:
         raise OSError(ctypes.get_errno(), f"cannot mount {kind}")
 
 
-def _protect_devices() -> None:
-    """Keep sandboxes of root from changing the host's device nodes, which it owns: `chmod 000 /dev/null`.
+def protect_devices() -> None:
+    """Keep sandboxes of root from changing the host's device nodes (`chmod 000 /dev/null`), which root owns.
 
-    Changing a node needs a writable mount, writing through it does not. So we see them on read-only mounts, in a mount
-    namespace of our own. Where root of a container may not mount, the nodes are that container's own.
+    Changing a node needs a writable mount; writing through it does not. So this process and its sandboxes see the
+    nodes on read-only mounts. If root of a container may not mount, the nodes are the container's own.
     """
-    if _libc.unshare(_CLONE_NEWNS) != 0 or _libc.mount(None, b"/", None, _MS_SLAVE_ALL, None) != 0:
+    if libc.unshare(CLONE_NEWNS) != 0:
         return
-    for name in _DEVICES:
+    if libc.mount(None, b"/", None, MS_SLAVE | MS_REC, None) != 0:
+        return
+    read_only = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NOEXEC
+    for name in DEVICES:
         node = os.fsencode(f"/dev/{name}")
-        _libc.mount(node, node, None, _MS_BIND, None)
-        _libc.mount(None, node, None, _MS_READ_ONLY_BIND, None)
+        libc.mount(node, node, None, MS_BIND, None)
+        libc.mount(None, node, None, read_only, None)
 
 
 def main() -> None:
+    """Serve the harness whose pid is the first argument."""
     harness_pid = int(sys.argv[1])
-    harness = os.pidfd_open(harness_pid)
-    if os.getppid() != harness_pid:
+    harness_pidfd = os.pidfd_open(harness_pid)
+    harness_has_ended = os.getppid() != harness_pid
+    if harness_has_ended:
         return
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.geteuid() == 0:
-        _protect_devices()
-    Spawner(socket.socket(fileno=0)).serve(harness)
+        protect_devices()
+    SpawnerServer(socket.socket(fileno=0)).serve(harness_pidfd)
 
 
 if __name__ == "__main__":

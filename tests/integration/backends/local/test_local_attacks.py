@@ -17,7 +17,7 @@ import pytest
 from cooperbench.backends.local import Limits, LocalBackend
 from cooperbench.backends.local.bubblewrap import spawner as local_spawner
 from cooperbench.backends.local.seccomp import seccomp_program
-from cooperbench.backends.local.spawner import Groups
+from cooperbench.backends.local.spawner import ControlGroups
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import SandboxDead, SandboxDestroyed
 from cooperbench.sandbox.conformance import unique_duration
@@ -309,8 +309,7 @@ def test_control_groups_of_version_2_below_a_group_of_our_own(tmp_path: Path) ->
     (tmp_path / "cgroup.type").touch()
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
     (tmp_path / "cgroup.procs").write_text("1\n")
-    groups = Groups()
-    groups._parents = {}
+    groups = ControlGroups()
     groups._use_version_2(tmp_path)
     assert groups.limits == []  # somebody else's process is there
     (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
@@ -318,7 +317,7 @@ def test_control_groups_of_version_2_below_a_group_of_our_own(tmp_path: Path) ->
     assert groups.limits == ["memory", "processes"]
     assert (tmp_path / "cooperbench" / "cgroup.procs").read_text() == "0"
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
-    (made,) = groups.make({"memory_bytes": 1 << 30, "processes": 100})
+    (made,) = groups.create(memory_bytes=1 << 30, processes=100)
     assert made.parent == tmp_path
 
 
