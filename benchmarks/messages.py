@@ -30,7 +30,8 @@ from tests.support.docker.engines import NoEngine, docker_host, provide_base
 from cooperbench.backends.docker.engine import connect
 from cooperbench.errors import CooperBenchError
 from cooperbench.eval.backends import get_backend
-from cooperbench.sandbox.contract import SandboxOptions, capabilities_of
+from cooperbench.sandbox.backend import capabilities_of
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import open_sandbox
 from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.inbox import Inbox

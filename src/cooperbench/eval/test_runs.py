@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench.errors import SandboxDestroyed, UserError
 from cooperbench.eval.protected_files import ProtectedFiles, feature_paths
@@ -25,7 +25,6 @@ from cooperbench.retry import SingleFlight, with_retries
 from cooperbench.sandbox.contract import (
     CommandResult,
     SandboxOptions,
-    capabilities_of,
     check_network,
 )
 from cooperbench.temporary import owned_prefix, remove_tree
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from cooperbench.eval.reference import Reference
     from cooperbench.eval.trees import Base, TreeStore
     from cooperbench.models import EvalNetwork, Feature, Image, Task
-    from cooperbench.sandbox.contract import Capabilities, FullBackend, NetworkPolicy, Sandbox
+    from cooperbench.sandbox.contract import Capabilities, NetworkPolicy, Sandbox
     from cooperbench.sandbox.manager import SandboxManager
 
 T = TypeVar("T")
@@ -262,7 +261,7 @@ class PatchTester:
 
     @property
     def backend_can(self) -> Capabilities:
-        return capabilities_of(self._sandboxes.backend)
+        return self._sandboxes.backend.capabilities
 
     def image(self, task: Task) -> Image:
         return self._sandboxes.image(task)
@@ -350,7 +349,7 @@ class PatchTester:
 
     def _dependency_layer(self, task: Task) -> str:
         """The reference of the image, made now if it is not there yet."""
-        backend, seconds = cast("FullBackend", self._sandboxes.backend), self.timeout_seconds
+        backend, seconds = self._sandboxes.backend, self.timeout_seconds
         image = self.image(task)
         tests = task.features[0].tests.read_bytes()
         keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()

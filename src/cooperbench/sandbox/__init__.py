@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def sandbox_script(name: str) -> str:
-    """A shell script of this package that runs inside sandboxes; its first lines say how it is called."""
+    """Return a shell script of this package that runs inside sandboxes; its first lines explain its use."""
     from importlib import resources
 
     return resources.files(__package__).joinpath(name).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What all sandboxes have in common: commands and files go through channels, and an end has a reason."""
+"""`Sandbox`, the base class of all sandboxes: commands and files go through channels, and an end has a reason."""
 
 from __future__ import annotations
 
@@ -33,18 +33,25 @@ T = TypeVar("T")
 
 SCRIPT_SECONDS = 900
 _BEYOND_LIFETIME_SECONDS = 30.0
-"""So that the end of a sandbox's lifetime is reported as such, not as a command's time limit."""
+"""Seconds by which a command without a time limit may outlast the sandbox's lifetime: so the end of the lifetime is
+reported, not a timeout of the command."""
 _KILL_SECONDS = 30.0
+_KILLED_EXIT_CODE = 137
+_MAX_REASON_LENGTH = 300
 
 
 class Sandbox(ABC):
     """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads.
 
-    Where it runs, how a channel into it is opened and how it ends is each backend's own.
+    A subclass must say how to open a channel (`_open_channel`) and a stream (`open_stream`) and how to remove the
+    sandbox (`_remove`). It may override `_run_last`, `_find_reason` and `_was_silenced`.
+
+    Every method that uses the sandbox may raise the errors listed in `contract.py`; after its end all raise
+    SandboxDead.
     """
 
     _losses: ClassVar[tuple[type[InfraError], ...]] = ()
-    """Errors that may mean its end, besides SandboxDead: then `_find_reason` is asked."""
+    """Errors besides SandboxDead that may mean its end; `_find_reason` then tells whether they do."""
 
     def __init__(
         self,
@@ -53,7 +60,7 @@ class Sandbox(ABC):
         workdir: str,
         on_end: Callable[[Any], None] = lambda _: None,
     ) -> None:
-        """`on_end` is called with the sandbox when it has been removed."""
+        """Keep the settings; `on_end` is called with the sandbox when it has been removed."""
         self._lifetime_seconds = lifetime_seconds
         self._deadline = time.monotonic() + lifetime_seconds
         self._workdir = workdir
@@ -62,15 +69,18 @@ class Sandbox(ABC):
         self._removed = False
         self._end_reason = ""
         self._destroyed = False
-        """It ended from inside, not by its lifetime, its backend or the harness."""
+        """Whether it was ended from inside, not by its lifetime, its backend or CooperBench."""
         self._numbers = count(1)
-        """Of channels and streams: each needs a folder or a mark of its own."""
+        """Numbers for channels and streams: each needs a folder or a mark of its own."""
         self._idle_channels: list[Channel] = []
         self._channels_closed = False
         self._channels_lock = threading.Lock()
         self._had_channel = False
 
+    # Commands and files.
+
     def exec(self, *args: str) -> CommandResult:
+        """Run a command without a time limit of its own, in the working directory."""
         return self.run(args)
 
     def run(
@@ -83,11 +93,29 @@ class Sandbox(ABC):
         stdin: bytes = b"",
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run one command in a process group of its own; None means as long as the sandbox lives."""
+        """Run a command in a process group of its own.
+
+        Args:
+            argv: The command. It is not interpreted by a shell.
+            timeout_seconds: Time limit; None means the sandbox's lifetime. A command that reaches it is killed with
+                all its processes; the result has the exit code 124, `timed_out` and the output so far.
+            cwd: Working directory, relative to the sandbox's. If it does not exist, the exit code is 126.
+            env: Variables in addition to those of the sandbox.
+            stdin: Input of the command.
+            output_limit: Bytes kept of stdout and of stderr each.
+
+        If the command kills or stops the shell that runs it (`pkill -9 bash`) while the sandbox lives on, the result
+        has the exit code 137 or 124 and a note on stderr.
+        """
         if timeout_seconds is None:
             timeout_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
         command = Command(
-            argv, timeout_seconds, self._path(cwd or ""), env or {}, stdin, output_limit
+            argv=argv,
+            timeout_seconds=timeout_seconds,
+            cwd=self._path(cwd or ""),
+            env=env or {},
+            stdin=stdin,
+            output_limit=output_limit,
         )
         return self._run(command)
 
@@ -99,13 +127,20 @@ class Sandbox(ABC):
         env: Mapping[str, str] | None = None,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
-        """The sandbox's last command, which is judged: the host itself sees its output and its exit code.
+        """Run the sandbox's last command, a test run, whose result nothing inside may be able to forge.
 
-        Nothing of the harness is left inside that it could reach. Afterwards the sandbox can only be ended. Exit code
-        137 may mean that the sandbox was killed from outside, which is then an error.
+        If the backend can, the host itself observes output and exit code, and no process of CooperBench is left
+        inside. Afterwards the sandbox can only be ended. If exit code 137 means that the sandbox was killed from
+        outside, SandboxDead is raised.
         """
         self._check_alive()
-        command = Command(argv, timeout_seconds, self._path(""), env or {}, b"", output_limit)
+        command = Command(
+            argv=argv,
+            timeout_seconds=timeout_seconds,
+            cwd=self._path(""),
+            env=env or {},
+            output_limit=output_limit,
+        )
         try:
             return self._run_last(command)
         finally:
@@ -114,68 +149,104 @@ class Sandbox(ABC):
     def run_checked(
         self, argv: Sequence[str], failed: str, timeout_seconds: float, cwd: str = ""
     ) -> str:
-        """What the command prints; where it fails, a SandboxError that begins with `failed`."""
-        done = self.run(argv, timeout_seconds=timeout_seconds, cwd=cwd)
-        if done.returncode:
-            said = done.stderr_read().strip() or done.stdout_read().strip()
-            raise SandboxError(f"{failed}: {printable(said)[-300:]}")
-        return done.stdout_read()
+        """Return the stdout of a command; if it fails, raise a SandboxError that begins with `failed`."""
+        result = self.run(argv, timeout_seconds=timeout_seconds, cwd=cwd)
+        if result.returncode:
+            output = result.stderr_read().strip() or result.stdout_read().strip()
+            raise SandboxError(f"{failed}: {printable(output)[-_MAX_REASON_LENGTH:]}")
+        return result.stdout_read()
 
     def run_script(self, name: str, *arguments: str) -> str:
-        """A script of this package, on the repository; the last line that it prints."""
+        """Run a script of this package on the repository; return the last line that it prints."""
         argv = ["bash", "-c", sandbox_script(name), name, REPO_DIR, *arguments]
-        said = self.run_checked(
-            argv, f"{REPO_DIR} cannot be prepared ({name})", SCRIPT_SECONDS, "/"
-        )
-        return said.strip().rpartition("\n")[2]
+        failed = f"{REPO_DIR} cannot be prepared ({name})"
+        output = self.run_checked(argv, failed, SCRIPT_SECONDS, cwd="/")
+        return output.strip().rpartition("\n")[2]
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file whole, making its folders."""
+        """Write a file atomically, and create its folders. A relative path starts in the working directory."""
         self._move_file(lambda channel: channel.write_file(self._path(path), data, mode))
 
     def read_file(self, path: str) -> bytes:
-        """Read a file whole; FileNotFoundError where there is none."""
+        """Read a whole file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            SandboxRefused: It is not a regular file, may not be read or is larger than `channel.READ_FILE_LIMIT`.
+        """
         return self._move_file(lambda channel: channel.read_file(self._path(path)))
 
     @abstractmethod
     def open_stream(self, argv: Sequence[str]) -> Stream:
         """Start a command that talks over its stdin and stdout for as long as it likes."""
 
+    def end_stream(self, mark: str) -> None:
+        """Kill the processes that a stream has started, found by its mark."""
+        # If the sandbox has ended, so has the stream.
+        with suppress(InfraError):
+            self._run(_kill_command(mark))
+
+    # Its end.
+
     def end(self, reason: str) -> None:
-        """Kill everything in it and remove it, noting the first reason. Calling it again does nothing."""
+        """Kill everything in it and remove it. Only the first reason is kept; calling it again does nothing."""
         with self._end_lock:
             self._end_reason = self._end_reason or reason
-            if not self._removed:
-                self._removed = True
-                try:
-                    self._remove()
-                finally:
-                    self._on_end(self)
+            if self._removed:
+                return
+            self._removed = True
+            try:
+                self._remove()
+            finally:
+                self._on_end(self)
 
     def terminate(self) -> None:
+        """Kill everything in it and remove it. Calling it again does nothing."""
         self.end("it was terminated")
 
     def death(self) -> SandboxDead:
-        """The error for any use after its end."""
-        kind = SandboxDestroyed if self._destroyed else SandboxDead
-        return kind(f"the sandbox has ended: {self._end_reason or 'its processes were killed'}")
+        """Return the error for any use after its end."""
+        reason = self._end_reason or "its processes were killed"
+        error_class = SandboxDestroyed if self._destroyed else SandboxDead
+        return error_class(f"the sandbox has ended: {reason}")
 
-    def _closed_to_commands(self, error: SandboxError) -> SandboxDead:
-        """It had all that a channel needs when it was made: who works there has taken that away."""
-        self._destroyed = True
-        self.end(f"no command can be started in it any more ({error})")
-        return self.death()
-
-    @abstractmethod
-    def _remove(self) -> None: ...
+    # For subclasses to implement.
 
     @abstractmethod
     def _open_channel(self) -> Channel:
-        """Another one, ready for use; SandboxDead where the sandbox has ended."""
+        """Open another channel, ready for use.
+
+        Raises:
+            SandboxDead: The sandbox has ended.
+            ChannelUnavailable: A tool that the channel needs is missing inside.
+        """
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """Kill everything in it and remove it. Called once."""
+
+    def _run_last(self, command: Command) -> CommandResult:
+        """Run a command whose result cannot be forged from inside; by default an ordinary one."""
+        return self._run(command)
+
+    def _find_reason(self) -> str:
+        """Return why it is not running; empty if it is running or nobody knows.
+
+        Called after an error. Streams may end before the sandbox's state says so.
+        """
+        return ""
+
+    def _was_silenced(self) -> bool:
+        """Return whether a sandbox that does not answer was certainly silenced from inside."""
+        return False
+
+    # Channels.
 
     def _run(self, command: Command) -> CommandResult:
-        """Where a channel breaks, or does not answer, while the sandbox lives on, the command has killed or stopped its
-        own shell (`pkill -9 bash`): that is the command's doing and therefore a result, with a note, not an error.
+        """Run a command on a channel.
+
+        If the channel breaks or does not answer while the sandbox lives on, the command has killed or stopped its own
+        shell (`pkill -9 bash`). That is the command's doing and therefore a result with a note, not an error.
         """
         mark = ""
         with self._alive():
@@ -184,19 +255,17 @@ class Sandbox(ABC):
                     mark = channel.next_mark()
                     return channel.run(command)
             except ChannelBroken as error:
+                # Opening another channel shows that the sandbox lives.
                 with self._channel(fresh=True):
-                    return _lost_result(error, 137)
+                    return _lost_result(error, _KILLED_EXIT_CODE)
             except SandboxTimeout as error:
                 with self._channel(fresh=True) as channel:
-                    # It must not outlive its time limit.
+                    # The command must not outlive its time limit.
                     channel.run(_kill_command(mark))
                 return _lost_result(error, TIMEOUT_EXIT_CODE)
 
-    def _run_last(self, command: Command) -> CommandResult:
-        return self._run(command)
-
     def _move_file(self, action: Callable[[Channel], T]) -> T:
-        """Again, once, through a new channel, if a command has killed the first one."""
+        """Read or write a file; if a command has killed the channel, retry once on a new one."""
         with self._alive():
             try:
                 with self._channel() as channel:
@@ -207,17 +276,13 @@ class Sandbox(ABC):
 
     @contextmanager
     def _channel(self, *, fresh: bool = False) -> Iterator[Channel]:
-        """An idle channel, or another one."""
+        """Lend an idle channel, or a new one, for the length of a `with` block."""
+        channel = None
         with self._channels_lock:
-            channel = self._idle_channels.pop() if self._idle_channels and not fresh else None
+            if self._idle_channels and not fresh:
+                channel = self._idle_channels.pop()
         if channel is None:
-            try:
-                channel = self._open_channel()
-            except ChannelUnavailable as error:
-                if not self._had_channel:
-                    raise
-                raise self._closed_to_commands(error) from error
-            self._had_channel = True
+            channel = self._new_channel()
         try:
             yield channel
         finally:
@@ -228,45 +293,40 @@ class Sandbox(ABC):
             if not keep:
                 channel.close()
 
+    def _new_channel(self) -> Channel:
+        try:
+            channel = self._open_channel()
+        except ChannelUnavailable as error:
+            if not self._had_channel:
+                raise
+            raise self._closed_to_commands(error) from error
+        self._had_channel = True
+        return channel
+
+    def _closed_to_commands(self, error: SandboxError) -> SandboxDead:
+        """End a sandbox that has lost what a channel needs; return the error.
+
+        It had everything when it was created, so the agent has taken that away.
+        """
+        self._destroyed = True
+        self.end(f"no command can be started in it any more ({error})")
+        return self.death()
+
     def _close_channels(self) -> None:
-        """Those in use are closed by their threads."""
+        """Close the idle channels. Threads close those that they use."""
         with self._channels_lock:
             self._channels_closed = True
-            idle, self._idle_channels = self._idle_channels, []
-        for channel in idle:
+            idle_channels, self._idle_channels = self._idle_channels, []
+        for channel in idle_channels:
             channel.close()
 
-    def _find_reason(self) -> str:
-        """Why it is not running; empty if it is, or if nobody knows. Streams may end before its state says so."""
-        return ""
-
-    def _was_silenced(self) -> bool:
-        """Of one that does not answer: is it certain that this was brought about from inside?"""
-        return False
-
-    def _find_end(self) -> bool:
-        """Has it ended? Finds out the reason."""
-        if not self._end_reason:
-            reason = self._find_reason()
-            # If it was ended meanwhile, that reason is the better one.
-            self._end_reason = self._end_reason or reason
-        return bool(self._end_reason)
-
-    def end_stream(self, mark: str) -> None:
-        """End what a stream has started, found by its mark."""
-        # With the sandbox the stream has ended too.
-        with suppress(InfraError):
-            self._run(_kill_command(mark))
-
-    def _check_alive(self) -> None:
-        if self._end_reason:
-            raise self.death()
+    # Finding out whether it lives.
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """Around each use of the sandbox: says why it is dead; one that does not answer is ended."""
-        losses: tuple[type[InfraError], ...] = (SandboxDead, *self._losses)
+        """Wrap each use of the sandbox: if it has ended, raise `death()`; if it does not answer, end it."""
         self._check_alive()
+        losses: tuple[type[InfraError], ...] = (SandboxDead, *self._losses)
         try:
             yield
         except SandboxTimeout as error:
@@ -276,19 +336,34 @@ class Sandbox(ABC):
                 raise self.death() from error
             raise
         except losses as error:
-            # Not every loss is the sandbox's end.
-            if not self._find_end() and not isinstance(error, SandboxDead):
+            has_ended = self._find_end()
+            if not has_ended and not isinstance(error, SandboxDead):
                 raise
-            self._destroyed |= not self._end_reason
+            if not self._end_reason:
+                # Nobody outside has ended it.
+                self._destroyed = True
             self.end("its processes were killed")
             raise self.death() from error
+
+    def _check_alive(self) -> None:
+        if self._end_reason:
+            raise self.death()
+
+    def _find_end(self) -> bool:
+        """Return whether it has ended; find out the reason."""
+        if not self._end_reason:
+            reason = self._find_reason()
+            # If it was ended meanwhile, that reason is the better one.
+            self._end_reason = self._end_reason or reason
+        return bool(self._end_reason)
 
     def _path(self, path: str) -> str:
         return posixpath.join(self._workdir, path)
 
 
 def _kill_command(mark: str) -> Command:
-    return Command(["sh", "-c", sandbox_script("kill_marked.sh"), "kill", mark], _KILL_SECONDS, "/")
+    argv = ["sh", "-c", sandbox_script("kill_marked.sh"), "kill", mark]
+    return Command(argv, timeout_seconds=_KILL_SECONDS, cwd="/")
 
 
 def _lost_result(error: SandboxError, code: int) -> CommandResult:

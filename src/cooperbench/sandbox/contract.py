@@ -1,7 +1,30 @@
-"""Where code runs: the contract between CooperBench and a backend.
+"""The contract between CooperBench and a backend.
 
-A backend needs three small protocols (`EvalBackend`, `SandboxProtocol`, `ExecResult`). What it can do beyond them it declares
-in `Capabilities`; `manager.open_sandbox` makes up for what is missing with plain `exec`.
+A backend creates sandboxes: isolated environments in which commands run. There are two ways to write one.
+
+The small way: a class with the one method of `EvalBackend`, whose sandboxes have the two methods of
+`SandboxProtocol`. `adapted_backend` and `manager.open_sandbox` add what is missing with plain `exec`.
+
+The full way: subclass `Backend` (see `backend.py`) and override what differs from its defaults, declare what it can do
+in `Capabilities`, and return sandboxes that subclass `base_sandbox.Sandbox`.
+
+Errors. Only these exceptions may leave a backend or a sandbox:
+
+- `UserError`: the user has to change something (credentials, a setting, a missing program). The message says what.
+- `SandboxDead`: the sandbox has ended. `SandboxDestroyed`, its subclass: it was ended from inside, which is then an
+  outcome of the agent that worked in it.
+- `SandboxTimeout`: the sandbox did not answer although its own time limit should have made it answer.
+- `SandboxRefused`: the sandbox works, but a file operation is not possible (a folder instead of a file, too large).
+- `FileNotFoundError`: the file to read does not exist.
+- `SandboxError`: every other failure that is not the command's. Callers may retry.
+- `ValueError`: a programming error of the caller (a NUL byte in an argument, an empty command).
+
+Any other exception of a third-party backend is turned into a `SandboxError`. A command that fails, is killed or runs
+out of time is not an error but a result.
+
+Truncation. Stdout and stderr of a command may be truncated, each by itself: the first and the last half of the output
+limit are kept, and the number of bytes left out is known (`CommandResult.stdout_cut`). Files are never truncated: one
+that is too large is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +37,8 @@ from cooperbench.errors import CooperBenchError, SandboxError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from cooperbench.models import Image, Task
     from cooperbench.sandbox.base_sandbox import Sandbox as Sandbox
 
 NetworkPolicy = Literal["none", "public"]
@@ -25,44 +46,68 @@ Purpose = Literal["agent", "evaluation", "setup"]
 
 TIMEOUT_EXIT_CODE = 124
 PROGRAMS_DIR = "/cooperbench/programs"
-"""Where a sandbox sees `SandboxOptions.programs`."""
+"""Path inside a sandbox at which it sees `SandboxOptions.programs`."""
 DEFAULT_OUTPUT_LIMIT = 1_000_000
-"""Bytes kept of stdout and of stderr each: the first and the last half; what lies between is cut and counted."""
+"""Bytes kept of stdout and of stderr each."""
 
 
 class ExecResult(Protocol):
+    """The result of one command."""
+
     @property
-    def returncode(self) -> int: ...
+    def returncode(self) -> int:
+        """Exit status of the command; 128 + N if it was killed by signal N; 124 if it timed out."""
 
-    def stdout_read(self) -> str: ...
+    def stdout_read(self) -> str:
+        """Return the standard output as text; may be truncated in the middle, with a note."""
 
-    def stderr_read(self) -> str: ...
+    def stderr_read(self) -> str:
+        """Return the standard error as text; may be truncated in the middle, with a note."""
 
 
 class SandboxProtocol(Protocol):
-    """An isolated place for running commands.
+    """An isolated environment in which commands run: the least that a sandbox must be able to do.
 
-    SandboxDead once it has ended, SandboxTimeout when it does not answer, SandboxError for what else is not a command's
-    doing. A command that fails is a result; one that runs out of time too: `returncode` 124, no process of it left.
+    Both methods are called from several threads. Errors are listed in this module's docstring.
     """
 
     def exec(self, *args: str) -> ExecResult:
-        """Execute a command, e.g. `exec("bash", "-c", "echo hello")`, in the sandbox's working directory."""
+        """Run a command, e.g. `exec("bash", "-c", "echo hello")`, in the sandbox's working directory.
+
+        Return when the command has ended. Processes that it has left in the background go on running.
+
+        Raises:
+            SandboxDead: The sandbox has ended, before or during the command.
+            SandboxTimeout: The sandbox does not answer.
+            SandboxError: The command could not be run for another reason.
+        """
 
     def terminate(self) -> None:
-        """End everything in the sandbox and remove it. Calling it again does nothing."""
+        """Kill all processes in the sandbox and remove it. Calling it again does nothing."""
 
 
 class EvalBackend(Protocol):
+    """The least that a backend must be able to do."""
+
     def create_sandbox(
         self, image: str, timeout: int = 600, workdir: str = "/workspace"
     ) -> SandboxProtocol:
-        """Create a sandbox of an image that lives for at most `timeout` seconds."""
+        """Create a sandbox from an image.
+
+        Args:
+            image: Image ref, as `prepare` returned it, or the image name of a task.
+            timeout: Lifetime in seconds. The sandbox ends by itself when it is over.
+            workdir: Working directory of commands.
+
+        Raises:
+            UserError: No sandbox can be created until the user changes something.
+            SandboxError: This sandbox could not be created.
+        """
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """Our ExecResult."""
+    """The `ExecResult` of our own sandboxes: output as bytes, and what was cut."""
 
     returncode: int
     stdout: bytes = b""
@@ -70,38 +115,42 @@ class CommandResult:
     stdout_cut: int = 0
     """Bytes left out of the middle of stdout."""
     stderr_cut: int = 0
+    """Bytes left out of the middle of stderr."""
     timed_out: bool = False
     duration_seconds: float = 0.0
 
     def stdout_read(self) -> str:
-        return _text(self.stdout, self.stdout_cut)
+        """Return stdout as text, with a note where bytes were cut."""
+        return _decode_output(self.stdout, self.stdout_cut)
 
     def stderr_read(self) -> str:
-        return _text(self.stderr, self.stderr_cut)
+        """Return stderr as text, with a note where bytes were cut."""
+        return _decode_output(self.stderr, self.stderr_cut)
 
 
-def _text(data: bytes, cut: int) -> str:
+def _decode_output(data: bytes, cut: int) -> str:
     if not cut:
         return data.decode("utf-8", "replace")
     half = len(data) // 2
-    note = f"\n[… {cut} bytes of output cut …]\n"
-    return data[:half].decode("utf-8", "replace") + note + data[half:].decode("utf-8", "replace")
+    head = data[:half].decode("utf-8", "replace")
+    tail = data[half:].decode("utf-8", "replace")
+    return f"{head}\n[… {cut} bytes of output cut …]\n{tail}"
 
 
 class Stream:
-    """A long-running command's ends. It lasts until `close`: there is no end of its input alone."""
+    """Stdin and stdout of a long-running command. Only `close` ends it: its stdin cannot be closed alone."""
 
     def __init__(
         self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]
     ) -> None:
-        """`end_command` also ends reads and writes that are waiting."""
+        """Keep the two files and the function that ends the command, and with it blocked reads and writes."""
         self.stdin = stdin
         self.stdout = stdout
         self._end_command = end_command
         self._closed = False
 
     def close(self) -> None:
-        """End the command with everything it started. Calling it again does nothing."""
+        """End the command with everything that it started. Calling it again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -113,111 +162,74 @@ class Stream:
 
 @dataclass(frozen=True)
 class SandboxOptions:
-    """What the layers above ask of a new sandbox beyond image, timeout and workdir."""
+    """Properties of a new sandbox besides image, timeout and working directory."""
 
     purpose: Purpose = "evaluation"
     network: NetworkPolicy = "none"
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Run, pair and agent, for people who look at what is running and for cleaning up."""
+    """Run, pair and agent, for people who look at running sandboxes and for cleaning up."""
     for_test_run: bool = False
-    """All that is done in it is to write files and `run_last`, for which a backend may make it in another way."""
+    """Only `write_file` and then `run_last` will be called. A backend may create such a sandbox in a simpler way."""
     snapshot_excludes: tuple[str, ...] = ()
-    """Folders whose changes are not part of a snapshot of it (for backends with the capability `snapshots`)."""
+    """Folders whose changes do not become part of a snapshot (capability `snapshots`)."""
     programs: Path | None = None
-    """A folder of this machine, seen at `PROGRAMS_DIR`, read-only (for backends with the capability `programs`)."""
+    """Folder of this machine that the sandbox sees read-only at `PROGRAMS_DIR` (capability `programs`)."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backend has beyond the protocol. A backend without this attribute has nothing beyond it."""
+    """Features of a backend beyond `EvalBackend`. By default there are none."""
 
     streams: bool = False
     """Its sandboxes have `open_stream`."""
     networks: frozenset[NetworkPolicy] = frozenset()
-    """Policies it can enforce; one that is not here is refused, never weakened. Where there are any, its
-    `create_sandbox` takes `options=SandboxOptions(…)`."""
+    """Network policies that it enforces. Others are refused, never weakened. If there are any, `create_sandbox` takes
+    `options=SandboxOptions(…)`."""
     snapshots: bool = False
-    """It has `locked_snapshot` and `take_snapshot`: what changed in a sandbox can become a layer of its image."""
+    """It has `locked_snapshot` and `take_snapshot`: changes in a sandbox can become a layer of its image."""
     programs: bool = False
-    """Its sandboxes can show a folder of this machine, though they may run elsewhere: see `SandboxOptions`."""
+    """Its sandboxes can show a folder of this machine, even if they run elsewhere (`SandboxOptions.programs`)."""
 
 
-def check_network(can: Capabilities, options: SandboxOptions) -> None:
-    """UserError for a network policy that a backend does not list: it is refused, never weakened."""
-    if options.network not in can.networks:
-        there_are = ", ".join(sorted(can.networks)) or "none at all"
-        raise UserError(
-            f"this backend has no network policy {options.network!r}; it has: {there_are}"
-        )
+def check_network(capabilities: Capabilities, options: SandboxOptions) -> None:
+    """Raise UserError if the backend cannot enforce the requested network policy."""
+    if options.network in capabilities.networks:
+        return
+    supported = ", ".join(sorted(capabilities.networks)) or "none at all"
+    raise UserError(
+        f"this backend does not support the network policy {options.network!r}; "
+        f"it supports: {supported}"
+    )
 
 
 @dataclass(frozen=True)
 class ResourceUse:
-    """What sandboxes or machines of a cloud have reserved, and for how long in all. Prices are the cloud's business."""
+    """Resources of a cloud that sandboxes or machines have reserved, in total. It does not include prices."""
 
     count: int = 0
     what: str = "sandbox"
-    """Of what: `sandbox`, `machine`."""
+    """The unit of `count`: `sandbox` or `machine`."""
     seconds: float = 0.0
     vcpu_seconds: float = 0.0
-    """Without those whose size is not known; `gib_seconds` likewise."""
+    """Without resources of unknown size, as in `gib_seconds`."""
     gib_seconds: float = 0.0
 
     def __add__(self, other: ResourceUse) -> ResourceUse:
         return ResourceUse(
-            self.count + other.count,
-            self.what if self.count else other.what,
-            self.seconds + other.seconds,
-            self.vcpu_seconds + other.vcpu_seconds,
-            self.gib_seconds + other.gib_seconds,
+            count=self.count + other.count,
+            what=self.what if self.count else other.what,
+            seconds=self.seconds + other.seconds,
+            vcpu_seconds=self.vcpu_seconds + other.vcpu_seconds,
+            gib_seconds=self.gib_seconds + other.gib_seconds,
         )
 
 
-class FullBackend(EvalBackend, Protocol):
-    """All that a backend may have. Those from `prepare` to `resource_use` are called where they are there."""
-
-    def create_sandbox(
-        self,
-        image: str,
-        timeout: int = 600,
-        workdir: str = "/workspace",
-        *,
-        options: SandboxOptions | None = None,
-    ) -> SandboxProtocol: ...
-
-    def prepare(self, task: Task) -> Image:
-        """Make a task ready to be run, once; called from several threads."""
-
-    def check(self) -> None:
-        """UserError where no sandbox at all could be made, so that this is said once, not for each."""
-
-    def interrupt(self) -> None:
-        """The run is being stopped: calls that wait for a sandbox to be made return."""
-
-    def close(self) -> None:
-        """The run is over: release everything."""
-
-    def resource_use(self) -> ResourceUse:
-        """What it has used so far, also after `close`."""
-
-    def locked_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
-        """Alone with this key: the reference of the snapshot, None where it is still to be taken."""
-
-    def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
-        """Keep a sandbox's files, less those that its options leave out, as an image; its reference."""
-
-
-def capabilities_of(backend: EvalBackend) -> Capabilities:
-    found = getattr(backend, "capabilities", None)
-    return found if isinstance(found, Capabilities) else Capabilities()
-
-
 @contextmanager
-def foreign_errors(what: str) -> Iterator[None]:
-    """Any exception of a third party's backend is a failure of its sandboxes, not of a command or a task."""
+def as_sandbox_errors(problem: str) -> Iterator[None]:
+    """Turn any exception of a third-party backend into a SandboxError that begins with `problem`."""
     try:
         yield
     except CooperBenchError:
         raise
     except Exception as error:
-        raise SandboxError(f"{what}: {type(error).__name__}: {error}") from error
+        raise SandboxError(f"{problem}: {type(error).__name__}: {error}") from error

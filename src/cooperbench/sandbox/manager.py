@@ -1,4 +1,4 @@
-"""Opening and ending sandboxes: `SandboxManager` is one backend for the length of a run."""
+"""Opening and ending sandboxes: `SandboxManager` holds one backend for the length of a run."""
 
 from __future__ import annotations
 
@@ -7,47 +7,58 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Literal, Self, TypeVar, cast
+from typing import Self, TypeVar
 
-from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import kill_running_git
 from cooperbench.models import Image, Task
 from cooperbench.retry import finish_despite_interrupts, run_in_daemon_threads
-from cooperbench.sandbox import contract
+from cooperbench.sandbox.backend import adapted_backend
 from cooperbench.sandbox.base_sandbox import Sandbox
+from cooperbench.sandbox.contract import (
+    EvalBackend,
+    SandboxOptions,
+    as_sandbox_errors,
+    check_network,
+)
 from cooperbench.sandbox.plain_sandbox import PlainSandbox
 
 T = TypeVar("T")
 _IMAGE_WORKERS = 4
 _IMAGE_SECONDS = 2.0
-"""How long an ended session waits for images that are being made; what cannot be broken off ends with the process."""
+"""Seconds that a closing manager waits for images that are being prepared. What goes on longer ends with the process."""
+_POLL_SECONDS = 0.5
+"""Seconds after which a wait is interrupted, so that Python can handle Ctrl-C."""
 
 
 def open_sandbox(
-    backend: contract.EvalBackend,
+    backend: EvalBackend,
     image: str,
     *,
     timeout_seconds: int,
     workdir: str = "/workspace",
-    options: contract.SandboxOptions,
+    options: SandboxOptions,
 ) -> Sandbox:
-    """Create a sandbox that lives for at most `timeout_seconds`, a `PlainSandbox` where the backend has only `exec`.
+    """Create a sandbox that lives for at most `timeout_seconds`.
 
-    A backend that takes no options cannot be asked for a network policy: its author decides about the network.
+    If the backend's sandboxes have only `exec`, the result is a `PlainSandbox`. If the backend does not take options,
+    the network policy is ignored: the backend's author decides about the network.
+
+    Raises:
+        UserError: The backend does not support what the options ask for.
+        SandboxError: The sandbox could not be created.
     """
-    can = contract.capabilities_of(backend)
-    if options.programs is not None and not can.programs:
+    full_backend = adapted_backend(backend)
+    capabilities = full_backend.capabilities
+    if options.programs is not None and not capabilities.programs:
         raise UserError(
-            "this backend cannot run command-line agents: it cannot show their programs in a sandbox"
+            "this backend cannot run command-line agents: "
+            "its sandboxes cannot show a folder of this machine"
         )
-    with contract.foreign_errors(f"the backend could not make a sandbox of {image}"):
-        if can.networks:
-            contract.check_network(can, options)
-            full = cast("contract.FullBackend", backend)
-            sandbox = full.create_sandbox(image, timeout_seconds, workdir, options=options)
-        else:
-            sandbox = backend.create_sandbox(image, timeout=timeout_seconds, workdir=workdir)
+    if capabilities.networks:
+        check_network(capabilities, options)
+    with as_sandbox_errors(f"the backend could not create a sandbox from {image}"):
+        sandbox = full_backend.create_sandbox(image, timeout_seconds, workdir, options=options)
     if isinstance(sandbox, Sandbox):
         return sandbox
     return PlainSandbox(sandbox, lifetime_seconds=timeout_seconds, workdir=workdir)
@@ -56,11 +67,11 @@ def open_sandbox(
 class SandboxManager:
     """A backend with its images, its open sandboxes and the threads that use them.
 
-    Leaving its `with` block ends every sandbox, every thread and everything that the backend holds, also on Ctrl-C.
+    Leaving its `with` block ends every sandbox and every thread and closes the backend, also after Ctrl-C.
     """
 
-    def __init__(self, backend: contract.EvalBackend) -> None:
-        self.backend = backend
+    def __init__(self, backend: EvalBackend) -> None:
+        self.backend = adapted_backend(backend)
         self.stop = threading.Event()
         """Once set, no more sandboxes are opened."""
         self._open: set[Sandbox] = set()
@@ -70,39 +81,42 @@ class SandboxManager:
 
     @property
     def streams(self) -> bool:
-        return contract.capabilities_of(self.backend).streams
+        """Whether sandboxes have `open_stream`."""
+        return self.backend.capabilities.streams
 
     def check(self) -> None:
-        """UserError where the backend cannot work at all."""
-        self._call_backend("check")
+        """Raise UserError if the backend cannot work at all."""
+        self.backend.check()
 
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
-        """Make the images of tasks ready, reporting after each how many of how many are done.
+        """Prepare the images of tasks. After each one, call `progress(task, number, total)`.
 
-        UserError at once where the backend cannot work at all. A task that cannot be prepared fails alone, in `image`.
+        Raises UserError at once if the backend cannot work at all. If a single task cannot be prepared, only `image`
+        raises an error for it.
         """
-        wanted = list(dict.fromkeys(task for task in tasks if task not in self._images))
-        if wanted:
+        new_tasks = list(dict.fromkeys(task for task in tasks if task not in self._images))
+        if new_tasks:
             self.check()
         images, threads = run_in_daemon_threads(
-            self._prepare_image, wanted, _IMAGE_WORKERS, "image"
+            self._prepare_image, new_tasks, _IMAGE_WORKERS, "image"
         )
         self._images |= images
         self._image_threads += threads
-        for number, task in enumerate(wanted, 1):
+        for number, task in enumerate(new_tasks, 1):
             self._images[task].exception()
-            progress(task, number, len(wanted))
+            progress(task, number, len(new_tasks))
 
     def image(self, task: Task) -> Image:
-        """The task's image, prepared now if it is not yet."""
+        """Return the task's image; prepare it now if necessary."""
         if task not in self._images:
             self.prepare([task], lambda *_: None)
         return self._images[task].result()
 
-    def open(
-        self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions
-    ) -> Sandbox:
-        """A sandbox that ends with the session if nobody ends it before."""
+    def open(self, image: str, *, timeout_seconds: int, options: SandboxOptions) -> Sandbox:
+        """Open a sandbox. It ends with this manager at the latest.
+
+        Raises Interrupted after `stop` was set.
+        """
         if self.stop.is_set():
             raise Interrupted("stopped")
         sandbox = open_sandbox(
@@ -110,19 +124,21 @@ class SandboxManager:
         )
         self._open.add(sandbox)
         if self.stop.is_set():
-            # Stopped while it was being made: the session's end may have missed it.
+            # It was stopped while the sandbox was being created, so `_close` may have missed it.
             self.end(sandbox)
             raise Interrupted("stopped")
         return sandbox
 
     def end(self, sandbox: Sandbox) -> None:
+        """Terminate one sandbox."""
         sandbox.terminate()
         self._open.discard(sandbox)
 
     @contextmanager
     def sandbox(
-        self, image: str, *, timeout_seconds: int, options: contract.SandboxOptions
+        self, image: str, *, timeout_seconds: int, options: SandboxOptions
     ) -> Iterator[Sandbox]:
+        """Open a sandbox for the length of a `with` block."""
         sandbox = self.open(image, timeout_seconds=timeout_seconds, options=options)
         try:
             yield sandbox
@@ -130,7 +146,7 @@ class SandboxManager:
             self.end(sandbox)
 
     def pool(self, size: int, name: str) -> ThreadPoolExecutor:
-        """Threads that end with the session."""
+        """Create a thread pool that is shut down with this manager."""
         pool = ThreadPoolExecutor(size, thread_name_prefix=name)
         self._pools.append(pool)
         return pool
@@ -138,15 +154,14 @@ class SandboxManager:
     def drain(
         self, futures: Iterable[Future[T]], follow_up: Callable[[T], Future[T] | None]
     ) -> None:
-        """Wait until all are done; a result may add another one. The first failure is raised at once."""
+        """Wait for all futures, and for those that `follow_up` adds for a result. Raise the first failure at once."""
         waiting = set(futures)
         while waiting:
-            # The timeout lets Ctrl-C through.
-            done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            done, waiting = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
-                following = follow_up(future.result())
-                if following is not None:
-                    waiting.add(following)
+                next_future = follow_up(future.result())
+                if next_future is not None:
+                    waiting.add(next_future)
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +169,7 @@ class SandboxManager:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
             kill_running_git()
-        # The second Ctrl-C arrives here, while we wait: nothing may stay behind then either.
+        # A second Ctrl-C arrives while this waits. Nothing may stay behind then either.
         finish_despite_interrupts(self._close)
 
     def _close(self) -> None:
@@ -162,30 +177,25 @@ class SandboxManager:
         for image in self._images.values():
             with suppress(InvalidStateError):
                 image.set_exception(Interrupted("stopped"))
-        self._call_backend("interrupt")
+        self.backend.interrupt()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
+        # Ending the sandboxes makes the threads return that use them. These may still open others meanwhile.
         self._end_all()
         for pool in self._pools:
             pool.shutdown(wait=True)
         self._end_all()
-        self._call_backend("close")
+        self.backend.close()
         deadline = time.monotonic() + _IMAGE_SECONDS
         for thread in self._image_threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _call_backend(self, method: Literal["check", "interrupt", "close"]) -> None:
-        if hasattr(self.backend, method):
-            getattr(self.backend, method)()
-
     def _end_all(self) -> None:
         for sandbox in list(self._open):
-            # One that cannot be ended must not keep the others alive.
+            # A sandbox that cannot be ended must not keep the others alive.
             with suppress(Exception):
                 self.end(sandbox)
 
     def _prepare_image(self, task: Task) -> Image:
-        if not hasattr(self.backend, "prepare"):
-            return Image(image_name(task))
-        with contract.foreign_errors(f"{task.label} could not be prepared"):
-            return cast("contract.FullBackend", self.backend).prepare(task)
+        with as_sandbox_errors(f"{task.label} could not be prepared"):
+            return self.backend.prepare(task)

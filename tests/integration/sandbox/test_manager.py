@@ -41,7 +41,7 @@ class OfflineBackend(PlainBackend):
 
 
 def test_a_network_policy_that_a_backend_does_not_have_is_refused() -> None:
-    with pytest.raises(UserError, match="'public'; it has: none"):
+    with pytest.raises(UserError, match="'public'; it supports: none"):
         open_sandbox(
             OfflineBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public")
         )

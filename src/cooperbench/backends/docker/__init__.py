@@ -18,6 +18,7 @@ from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import CooperBenchError
 from cooperbench.models import Image, Task
+from cooperbench.sandbox.backend import Backend
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
@@ -27,7 +28,7 @@ __all__ = ["DockerBackend"]
 _ATTACHED = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
 
-class DockerBackend:
+class DockerBackend(Backend):
     options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(
         streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True

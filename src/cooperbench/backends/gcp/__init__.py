@@ -22,13 +22,14 @@ from cooperbench.backends.image_digest import resolve_digest
 from cooperbench.dataset.image_names import PUBLISHED_TEMPLATE, image_name
 from cooperbench.errors import InfraError, UserError
 from cooperbench.models import Image, Task
+from cooperbench.sandbox.backend import Backend
 from cooperbench.sandbox.contract import Capabilities, ResourceUse, SandboxOptions
 
 __all__ = ["GCPBatchBackend"]
 _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "google.cloud.storage")
 
 
-class GCPBatchBackend:
+class GCPBatchBackend(Backend):
     """With `batch_settings` evaluations of a run go to Google Batch, in the end, all together."""
 
     capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)

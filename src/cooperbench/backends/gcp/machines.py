@@ -87,7 +87,7 @@ class Machine(DockerBackend):
         return self.promised + len(self._open)
 
     @property
-    def resource_use(self) -> ResourceUse:
+    def machine_use(self) -> ResourceUse:
         """Until now, or until it was closed."""
         seconds = (self.ended_at or time.monotonic()) - self._started_at
         vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
@@ -215,7 +215,7 @@ class Fleet:
     def resource_use(self) -> ResourceUse:
         with self.lock:
             made = list(self._made)
-        return sum((machine.resource_use for machine in made), ResourceUse(what="machine"))
+        return sum((machine.machine_use for machine in made), ResourceUse(what="machine"))
 
     def close(self) -> None:
         """Delete everything, also machines that are still being made. Called again it goes on with what is left."""

@@ -21,6 +21,7 @@ from cooperbench.backends.local.rootfs import Content, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image, Task
+from cooperbench.sandbox.backend import Backend
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 
@@ -32,7 +33,7 @@ _AGENT = "+agent"
 _finding = threading.Lock()
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
 
     capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)

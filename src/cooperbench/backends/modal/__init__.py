@@ -24,6 +24,7 @@ from cooperbench.backends.modal.sandbox import FIRST_COMMAND, ModalSandbox
 from cooperbench.backends.modal.settings import ModalSettings, read_settings
 from cooperbench.backends.ownership import HOST_LABEL, is_leftover, locked, this_owner
 from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.sandbox.backend import Backend
 from cooperbench.sandbox.channel import ChannelUnavailable
 from cooperbench.sandbox.contract import PROGRAMS_DIR, Capabilities, ResourceUse, SandboxOptions
 from cooperbench.storage import write_json
@@ -49,7 +50,7 @@ _MAX_TAG_CHARACTERS = 63
 _log = logging.getLogger("cooperbench")
 
 
-class ModalBackend:
+class ModalBackend(Backend):
     """Sandboxes at Modal. It connects with the first use."""
 
     options: ClassVar = ("gpu", "image_template")
