@@ -36,10 +36,11 @@ class Conversation(Record, kw_only=True, frozen=True):
     """All messages of one pair."""
 
     SCHEMA: ClassVar[str] = "cooperbench.conversation/1"
+    NOT_WRITTEN: ClassVar[frozenset[str]] = frozenset(("unreadable",))
 
     messages: list[ConversationMessage]
     unreadable: int = 0
-    """Number of entries that are not messages. Only for readers: it is never written."""
+    """Number of entries that are not messages."""
 
     @classmethod
     def from_file(cls, content: JsonObject) -> JsonObject:
@@ -48,8 +49,3 @@ class Conversation(Record, kw_only=True, frozen=True):
         if not isinstance(entries, list):
             return content | {"unreadable": 1}
         return content | {"unreadable": sum(not isinstance(entry, dict) for entry in entries)}
-
-    @classmethod
-    def to_file(cls, content: JsonObject) -> JsonObject:
-        """Leave out what only readers need."""
-        return {"schema": content["schema"], "messages": content["messages"]}

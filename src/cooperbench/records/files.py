@@ -28,6 +28,8 @@ class Record(msgspec.Struct, kw_only=True, frozen=True):
     """Name and version of the format that this class writes."""
     OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset()
     """Fields that are written only if they have a value; all others are always written."""
+    NOT_WRITTEN: ClassVar[frozenset[str]] = frozenset()
+    """Fields that only readers need; `from_file` fills them in."""
     SPREAD: ClassVar[str] = ""
     """A field of dict type whose entries are written at the top level of the file."""
 
@@ -126,6 +128,8 @@ def to_object(record: Record) -> JsonObject:
     for name in record.OMITTED_IF_NONE:
         if content[name] is None:
             del content[name]
+    for name in record.NOT_WRITTEN:
+        del content[name]
     return record.to_file(content | {"schema": record.SCHEMA})
 
 

@@ -51,11 +51,15 @@ def json_schema(name: str) -> JsonObject:
     definitions: JsonObject = content.pop("$defs")
     structs = {struct.__name__: struct for struct in _structs_of(kind)}
     for struct_name, definition in definitions.items():
+        definition["description"] = inspect.cleandoc(definition["description"])
         _describe_fields(definition, structs[struct_name])
         _describe_spread(definition, structs[struct_name])
+        definition["required"] = _required_keys(definition, structs[struct_name])
     root = definitions.pop(kind.__name__)
-    root["properties"]["schema"] = {"const": kind.SCHEMA}
-    root["required"] = ["schema", *root.get("required", [])]
+    root["properties"]["schema"] = {
+        "const": kind.SCHEMA,
+        "description": "Name and version of the format.",
+    }
     return {"$schema": _DIALECT, **root, "$defs": definitions}
 
 
@@ -81,6 +85,9 @@ def _describe_fields(definition: JsonObject, struct: type[msgspec.Struct]) -> No
     """Add the docstrings of the fields, and drop defaults, which only matter to readers."""
     descriptions = field_descriptions(struct)
     names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
+    if issubclass(struct, Record):
+        for name in struct.NOT_WRITTEN:
+            del definition["properties"][name]
     for key, property_schema in definition["properties"].items():
         property_schema.pop("default", None)
         if description := descriptions.get(names[key]):
@@ -98,6 +105,18 @@ def _describe_spread(definition: JsonObject, struct: type[msgspec.Struct]) -> No
 
 SPREAD_FIELDS = {"Evaluation": "agents", "RunRecord": "other", "Step": "extra"}
 """Fields whose entries are at the top level, by the name of the struct."""
+
+
+def _required_keys(definition: JsonObject, struct: type[msgspec.Struct]) -> list[str]:
+    """Return the keys that every file of this version has."""
+    omitted: set[str] = set()
+    if issubclass(struct, Record):
+        omitted |= struct.OMITTED_IF_NONE
+    for field in msgspec.structs.fields(struct):
+        is_unset = field.default is msgspec.UNSET
+        if is_unset or (struct.__struct_config__.omit_defaults and not field.required):
+            omitted.add(field.encode_name)
+    return [key for key in definition["properties"] if key not in omitted]
 
 
 @cache
