@@ -1,77 +1,108 @@
-"""The command line: arguments in, one call out. Modules of commands are imported only when these are called."""
+"""The command line. The module of a command is imported only when the command is used."""
 
 from __future__ import annotations
 
 import argparse
-import atexit
 import errno
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import import_module
-from types import FrameType
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn
 
 from cooperbench._version import __version__
+from cooperbench.cli.signals import (
+    ignore_signals,
+    is_interrupt,
+    run_process,
+    treat_signals_as_interrupts,
+)
 from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.secrets import load_env_file, redact
-from cooperbench.text import printable
+from cooperbench.text import printable, terminal_width, wrap
 
 COMMANDS = {
-    "demo": "a complete experiment on this machine, with nothing to set up",
-    "run": "run agents on pairs of features, and judge what they did",
-    "ablate": "run the same pairs with parts of cooperation switched off, to tell what each is worth",
-    "eval": "judge the results of a run",
-    "status": "how a run stands, and who is at work on it",
+    "demo": "run a complete experiment on this machine, without any setup",
+    "run": "run agents on pairs of features and evaluate the results",
+    "ablate": "run the same pairs with parts of cooperation switched off,"
+    " to measure what each part contributes",
+    "eval": "evaluate the results of a run",
+    "status": "show the state of a run: its process, pairs and cost",
     "attach": "follow a run that was started with --detach",
-    "view": "look at runs in the browser, also while they go on",
-    "report": "what runs mean: rates with intervals, deficit, difficulty, costs",
-    "compare": "the same pairs in two runs, or solo against coop",
+    "view": "show runs in the browser, also while they are running",
+    "report": "analyze runs: rates with intervals, deficit, difficulty, costs",
+    "compare": "compare the same pairs in two runs, or solo with coop",
     "tasks": "list tasks, features and pairs",
     "prepare": "download the dataset",
     "validate": "check a dataset: tests, golden patches, conflicts",
-    "export": "write a run's results for other tools",
+    "export": "write the results of a run for other tools",
     "agents": "list agents, install and remove their frameworks",
-    "images": "list, pull, build and remove task images",
-    "doctor": "what is installed, reachable and configured",
-    "prompts": "what the agents of a run are told",
+    "images": "list, pull, build, push and remove task images",
+    "doctor": "check what is installed, reachable and configured",
+    "prompts": "print the prompts of a run's agents",
     "config": "show and change your settings",
+    "schema": "print the JSON Schema of a result file",
     "clean": "remove what killed runs left behind",
 }
 _MODULES = {
-    **dict.fromkeys(("ablate", "demo", "eval", "prompts", "run"), "run"),
-    **dict.fromkeys(("attach", "status"), "background"),
-    **dict.fromkeys(("tasks", "validate"), "dataset"),
-    **dict.fromkeys(("agents", "clean", "config", "doctor", "prepare"), "machine"),
-    **dict.fromkeys(("compare", "export", "report", "view"), "results"),
+    "ablate": "run",
+    "agents": "machine",
+    "attach": "background",
+    "clean": "machine",
+    "compare": "results",
+    "config": "machine",
+    "demo": "run",
+    "doctor": "machine",
+    "eval": "run",
+    "export": "results",
+    "images": "images",
+    "prepare": "machine",
+    "prompts": "run",
+    "report": "results",
+    "run": "run",
+    "schema": "schema",
+    "status": "background",
+    "tasks": "dataset",
+    "validate": "dataset",
+    "view": "results",
 }
-"""Where commands are that have no module of their name."""
-Add = Callable[[argparse.ArgumentParser], None]
-Execute = Callable[[argparse.Namespace], int]
+"""The module in `cooperbench.cli` that implements each command."""
 EXIT_ERRORS = 1
-"""Some pairs ended in infrastructure errors."""
+"""Exit status if some pairs ended in infrastructure errors."""
 EXIT_USAGE = 2
 EXIT_OVER_BUDGET = 3
 EXIT_INTERRUPTED = 130
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_LATER_SECONDS = 0.1
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Command(NamedTuple):
+    """The two functions of a command."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    execute: Callable[[argparse.Namespace], int]
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with one line for a mistake instead of the whole usage."""
+    """An ArgumentParser that prints one line for a mistake, with the help page of its command."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def parse_known_args(  # type: ignore[override]  # the base class has overloads
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Reject unknown arguments here: the top-level parser would name its own help page."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, []
+
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The whole parser as far as one command needs it: only that command's module is imported."""
+    """Return the parser. Only the module of `command` is imported, for its arguments."""
     parser = _Parser(
         prog="cooperbench",
-        description="Can coding agents work together? Run, judge and compare them.",
+        description="Can coding agents work together? Run, evaluate and compare them.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"cooperbench {__version__}")
@@ -79,156 +110,88 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
     for name, text in COMMANDS.items():
+        description = f"{text[0].upper()}{text[1:]}."
         subparser = subparsers.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+            name, help=text, description=description, allow_abbrev=False
         )
         if name == command:
-            _functions(name)[0](subparser)
+            _find_command(name).add_arguments(subparser)
     return parser
 
 
-def _functions(command: str) -> tuple[Add, Execute]:
-    """What adds the arguments of a command, and what executes it; imported only where it is called."""
-    functions = import_module(f"cooperbench.cli.{_MODULES.get(command, command)}").COMMANDS
-    return cast("tuple[Add, Execute]", functions[command])
+def _find_command(name: str) -> Command:
+    module = import_module(f"cooperbench.cli.{_MODULES[name]}")
+    return Command(*module.COMMANDS[name])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code. Without `argv` this is the whole of a process, which then ends at once."""
+    """Run a command and return its exit status.
+
+    Without `argv`, this call is the whole process, which then ends with that status.
+    """
     if argv is not None:
         return _execute(list(argv))
-    codes: list[int] = []
-    # Before anything else registers: what is registered first comes last.
-    atexit.register(_end_process, codes)
-    _lose_no_interrupt()
-    code = EXIT_INTERRUPTED
-    with suppress(
-        KeyboardInterrupt
-    ):  # a second one, or one that comes too late to interrupt anything
-        code = _execute(sys.argv[1:])
-        _ignore_all()
-    codes.append(code)
-    if code == EXIT_INTERRUPTED:
-        # Python's own end could wait for ever for a thread that began or ended when an interrupt came.
-        for thread in threading.enumerate():
-            if not thread.daemon and thread is not threading.main_thread():
-                thread.join(5)
-        atexit._run_exitfuncs()
-    return code
+    return run_process(lambda: _execute(sys.argv[1:]), EXIT_INTERRUPTED)
 
 
-def _end_process(codes: list[int]) -> None:
-    """End without the interpreter's own end, unless there is no exit code.
-
-    Once a model has been asked, that takes seconds (it takes apart thousands of modules), and it may never come: a
-    thread that it stops in the middle of an import keeps the import's lock, and finalizers of LiteLLM wait for it.
-    """
+def _execute(argv: list[str]) -> int:
+    treat_signals_as_interrupts()
     try:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-    except (OSError, ValueError):
-        return  # the interpreter meets it, too, and has a message and an exit code for it
-    if codes:
-        os._exit(codes[0])
-
-
-def _execute(words: list[str]) -> int:
-    command = next((word for word in words if word in COMMANDS), None)
-    _end_like_ctrl_c()
-    try:
-        args = make_parser(command).parse_args(words)
-        args.words = words
-        for note in load_env_file():
-            sys.stderr.write(f"cooperbench: {printable(note)}\n")
-        return _functions(args.command)[1](args)
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+        return _run_command(argv)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else EXIT_USAGE
     except UserError as error:
-        return _fail(error, EXIT_USAGE)
+        return _fail(str(error), EXIT_USAGE)
     except CooperBenchError as error:
-        return _fail(error, EXIT_ERRORS)
-    except KeyboardInterrupt:
-        # Everything has ended: another Ctrl-C must not turn the orderly exit into a killed process.
-        _ignore_all()
-        sys.stderr.write(
-            "cooperbench: interrupted. Completed pairs are saved. Rerun the same command to resume\n"
-        )
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read us has gone (`| head`); nothing more can be said.
-        _say_no_more()
-        return EXIT_ERRORS
-    except OSError as error:
-        if error.errno not in _FULL:
+        return _fail(str(error), EXIT_ERRORS)
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_interrupt(error):
             raise
-        if error.filename is None:
-            _say_no_more()
-        where = f" while writing {error.filename}" if error.filename else ""
-        line = f"the disk is full{where}; what is finished is kept: make room, and call again"
-        return _fail(UserError(line), EXIT_ERRORS)
+        return _report_interrupt()
+    except OSError as error:
+        return _report_os_error(error)
 
 
-def _say_no_more() -> None:
-    """What is still to be written to stdout cannot be; it must not fail again at exit."""
+def _run_command(argv: list[str]) -> int:
+    name = next((argument for argument in argv if argument in COMMANDS), None)
+    args = make_parser(name).parse_args(argv)
+    args.argv = argv
+    for warning in load_env_file():
+        sys.stderr.write(f"cooperbench: {printable(warning)}\n")
+    return _find_command(args.command).execute(args)
+
+
+def _report_interrupt() -> int:
+    # Everything has ended. Another Ctrl-C must not kill the process during its exit.
+    ignore_signals()
+    sys.stderr.write(
+        "cooperbench: interrupted. Completed pairs are saved. Rerun the same command to resume\n"
+    )
+    return EXIT_INTERRUPTED
+
+
+def _report_os_error(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):
+        # The reader of stdout has exited, as with `| head`.
+        _silence_stdout()
+        return EXIT_ERRORS
+    if error.errno not in _DISK_FULL:
+        raise error
+    file = ""
+    if error.filename is None:
+        _silence_stdout()
+    else:
+        file = f" while writing {error.filename}"
+    message = f"the disk is full{file}. Completed pairs are saved. Free some disk space and rerun"
+    return _fail(message, EXIT_ERRORS)
+
+
+def _silence_stdout() -> None:
+    """Discard what is still buffered for stdout, because writing it would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(error: Exception, code: int) -> int:
-    sys.stderr.write(f"cooperbench: {printable(redact(str(error)))}\n")
-    return code
-
-
-def _end_like_ctrl_c() -> None:
-    """SIGTERM, SIGQUIT, and SIGHUP unless it is ignored, as under `nohup`.
-
-    SIGINT also where it is ignored, as in the background of a shell without job control: `kill -INT` must end it.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-        signal.signal(number, _interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _hang_up)
-
-
-def _lose_no_interrupt() -> None:
-    """One that comes while Python runs a finalizer would only be reported there."""
-    report = sys.unraisablehook
-
-    def hook(problem: sys.UnraisableHookArgs) -> None:
-        if problem.exc_type is KeyboardInterrupt:
-            _interrupt_later()
-        else:
-            report(problem)
-
-    sys.unraisablehook = hook
-
-
-def _interrupt_later() -> None:
-    threading.Timer(_LATER_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-
-def _ignore_all() -> None:
-    """From now on nothing but SIGKILL ends the process before it ends by itself."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _interrupt(_: int, frame: FrameType | None) -> None:
-    while frame is not None and frame.f_code.co_name != "__set_name__":
-        frame = frame.f_back
-    if frame is None:
-        raise KeyboardInterrupt
-    # While a class is made, as imports do: Python 3.11 would turn it into a RuntimeError.
-    _interrupt_later()
-
-
-def _hang_up(signum: int, frame: FrameType | None) -> None:
-    # It may come twice, from the shell and from the kernel.
-    signal.signal(signum, signal.SIG_IGN)
-    for descriptor in (1, 2):
-        try:
-            os.write(descriptor, b"")
-        except OSError:
-            # The terminal is gone: a line for it must not become an error in the middle of the clean-up.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    _interrupt(signum, frame)
+def _fail(message: str, status: int) -> int:
+    line = f"cooperbench: {printable(redact(message))}"
+    sys.stderr.write(wrap(line, terminal_width(sys.stderr)) + "\n")
+    return status

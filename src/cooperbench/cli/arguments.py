@@ -20,7 +20,7 @@ from cooperbench.runner.options import (
     POSITIVE_NUMBER,
     ValueType,
 )
-from cooperbench.text import printable
+from cooperbench.text import printable, terminal_width, wrap
 
 N = TypeVar("N", int, float)
 
@@ -144,7 +144,7 @@ def print_line(line: str) -> None:
 
 def print_note(line: str) -> None:
     """Beside the result: on stderr."""
-    sys.stderr.write(printable(line) + "\n")
+    sys.stderr.write(wrap(printable(line), terminal_width(sys.stderr)) + "\n")
 
 
 def print_json(content: object) -> None:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(config, args)
     if args.detach:
         check(select(config)[0])
-        return detach(config.paths, args.words)
+        return detach(config.paths, args.argv)
     summary = run_experiment(config, display_for(args))
     arguments.print_result(
         args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")]
@@ -220,7 +220,7 @@ def evaluate(args: argparse.Namespace) -> int:
     arms = evaluation_arms(given_options(args) | {"run_name": args.name})
     config = arms[0].config
     if args.detach:
-        return detach(config.paths, args.words)
+        return detach(config.paths, args.argv)
     summary = carry_out(arms, display_for(args))[args.name]
     arguments.print_result(
         args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")]

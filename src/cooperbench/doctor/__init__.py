@@ -1,1 +1,1 @@
-"""What is installed, reachable and configured on this machine, with the command that fixes what is not."""
+"""Checks of this machine for `cooperbench doctor`, each with the command that fixes a problem."""

@@ -61,7 +61,14 @@ def test_both_names_are_installed() -> None:
     [
         ([], "required"),
         (["fly"], "invalid choice: 'fly'"),
-        (["run", "--wat"], "unrecognized arguments: --wat"),
+        (
+            ["run", "--wat"],
+            "cooperbench run: unrecognized arguments: --wat (see cooperbench run --help)",
+        ),
+        (["config", "show", "--wat"], "--wat (see cooperbench config show --help)"),
+        (["config", "set", "backend", "lokal"], "unknown backend 'lokal'; there are: "),
+        (["config", "set", "eval_network", "some"], "eval_network is 'some'"),
+        (["schema", "resul"], "no schema 'resul'; there are: result, "),
         (["run", "-f", "1,x"], "'1,x' is not a list of numbers"),
         (["run", "-t", "-1"], "'-1' is not a task's number"),
         (["run", "-t", "x"], "'x' is not a task's number"),
@@ -243,11 +250,13 @@ def test_settings_are_kept_and_used(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    code, _, _ = call(capsys, "config", "set", "backend", "nowhere")
+    config = tmp_path / "config/cooperbench/config.json"
+    assert call(capsys, "config", "set", "backend", "nowhere")[0] == 2
+    assert not config.parent.exists()
+    code, _, _ = call(capsys, "config", "set", "backend", "local")
     assert code == 0
-    assert json.loads((tmp_path / "config/cooperbench/config.json").read_text()) == {
-        "backend": "nowhere"
-    }
+    assert json.loads(config.read_text()) == {"backend": "local"}
+    config.write_text('{"backend": "nowhere"}')
     words = [
         "run",
         "-n",
