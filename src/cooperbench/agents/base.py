@@ -1,42 +1,69 @@
-"""The protocol of agents, and the two simplest ones.
+"""The base class of agents, their limits, and the two simplest agents.
 
-An adapter is a class with one method, `run(session)`. Returning means that the agent submits; every other end is an
-`AgentFailure`. Whatever happens, the harness takes the work from the sandbox itself. A `UserError` is for a
-problem that every pair would have: it stops the whole run. Besides `run` the class may have:
-- `check(config_path, pairs, setting)`: raises UserError for a configuration that cannot work, before anything starts;
-- `check_model(model, config_path)`: the same for a model; it takes `base_url` too, if `--base-url` is to work;
-- `uses_model = False`: it asks none; `version`: a text, for the record;
-- `warm_up()`: a class method for slow imports, called once a run in a thread of its own; what it raises is ignored.
+An agent needs one method, `run(session)`. Returning from it means that the agent submits its work;
+every other end is an `AgentFailure`. In both cases the harness takes the work from the sandbox
+itself. A `UserError` is for a problem that every pair would have: it stops the whole run.
+
+Agents of other packages may inherit from `Agent`, but need not: a plain class with `run` works too,
+and any of the other methods of `Agent` that it has is used.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import REPO_DIR as REPO_DIR
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from cooperbench.agents.session import AgentSession
+    from cooperbench.models import Pair, Setting
 
 RETRY_TIMEOUT_VARIABLE = "COOPERBENCH_MODEL_RETRY_TIMEOUT"
+_MAX_REASON_CHARACTERS = 200
 
 
-class Agent(Protocol):
-    """An adapter. One object per agent and pair; made without arguments."""
+class Agent:
+    """An agent. There is one object for each agent of a pair, created without arguments."""
+
+    uses_model: ClassVar[bool] = True
+    """Whether the agent calls a model, so that the user has to name one."""
+    version: ClassVar[str | Callable[[], str | None] | None] = None
+    """The version of the framework for the record: a text, or a function that returns it."""
 
     def run(self, session: AgentSession) -> None:
         """Work on `session.slot.features` until done."""
-        ...
+        raise NotImplementedError("an agent needs a method run(session)")
+
+    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
+        """Raise UserError for a configuration that cannot work, before anything starts."""
+
+    def check_model(
+        self, model: str, config_path: Path | None, base_url: str | None = None
+    ) -> None:
+        """Raise UserError for a model that cannot be called, before anything starts."""
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Do slow imports. It is called once per run, in its own thread; its errors are ignored."""
+
+    @classmethod
+    def programs(cls) -> Path | None:
+        """Return a folder with programs that the agent runs in its sandbox."""
+        return None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an agent may use; None is no limit. Hitting one is an outcome, and the work so far is handed in."""
+    """An agent's limits; None means no limit.
+
+    Reaching one is an outcome of the agent, and the work so far is evaluated.
+    """
 
     steps: int | None = None
     cost: float | None = None
@@ -44,32 +71,37 @@ class Limits:
     seconds: float | None = None
 
 
-class NopAgent:
-    """Does nothing: it must score 0."""
+class NopAgent(Agent):
+    """An agent that does nothing. It must score 0."""
 
     uses_model = False
 
     def run(self, session: AgentSession) -> None:
+        """Submit an empty patch."""
         session.think("Nothing to do.")
 
 
-class OracleAgent:
-    """Applies the golden patch: alone it must pass, together it shows what merging costs."""
+class OracleAgent(Agent):
+    """An agent that applies the golden patch.
+
+    Alone it must pass. With a teammate it shows how many features are lost by merging.
+    """
 
     uses_model = False
 
     def run(self, session: AgentSession) -> None:
+        """Apply the golden patch of the agent's features."""
         features = session.slot.features
         # Golden patches of several features may conflict; the task's combined patch does not.
         source = features[0].patch if len(features) == 1 else session.pair.task.combined_patch
         result = session.apply_patch(source.read_bytes(), source.name)
         if result.returncode != 0:
-            reason = result.stderr_read().strip()[:200]
+            reason = result.stderr_read().strip()[:_MAX_REASON_CHARACTERS]
             raise AgentFailure("gave_up", f"{source.name} does not apply: {reason}")
 
 
 def retry_timeout_seconds() -> float:
-    """For how long a model's provider may fail before that is an infrastructure error."""
+    """Return how long a model's provider may fail until that is an infrastructure error."""
     value = os.environ.get(RETRY_TIMEOUT_VARIABLE, "300")
     try:
         return max(0.0, float(value))
@@ -80,10 +112,13 @@ def retry_timeout_seconds() -> float:
 
 
 def read_yaml(path: Path | None) -> Any:
-    """An agent config, parsed; None where there is none."""
+    """Return the parsed content of an agent config; None without a path."""
     import yaml
 
+    if path is None:
+        return None
     try:
-        return path and yaml.safe_load(path.read_text("utf-8"))
+        return yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is no readable YAML: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be read as YAML: {reason}") from error

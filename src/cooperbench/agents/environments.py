@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cooperbench.agents import llm
+from cooperbench.agents.base import Agent
 from cooperbench.errors import UserError
 from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import remove_tree
@@ -130,7 +131,7 @@ def get_environment(framework: Framework) -> Environment:
     return found
 
 
-class InstalledAgent:
+class InstalledAgent(Agent):
     """An agent in an environment of its own, which asks its model through the gateway."""
 
     framework: ClassVar[str]

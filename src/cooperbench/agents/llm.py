@@ -1,7 +1,8 @@
-"""LiteLLM, as the harness uses it: what cannot work, what a failed call means and when to try again, what one used.
+"""The harness's use of LiteLLM: loading it, checking models, failed calls and retries, prices.
 
-A provider that refuses one agent for a while (429) refuses all that use the same key: they all wait. The time until
-which nobody asks is a file's modification time, so that agents in other processes and on other nodes see it too.
+A provider that rate-limits one agent (429) rate-limits all agents with the same key, so they all
+wait. The end of the wait is stored as the modification time of a file, which agents in other
+processes and on other nodes see too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cooperbench import secrets
 from cooperbench.agents.base import retry_timeout_seconds
@@ -34,100 +35,172 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.text import printable
 
 DEFAULT_CALL_SECONDS = 600.0
-"""How long one attempt may take."""
+"""Timeout of one attempt."""
 MAX_PAUSE_SECONDS = 60.0
 MAX_SHARED_PAUSE_SECONDS = 120.0
-"""A clock of another node that is wrong must not keep agents from their work."""
+"""Limit for pauses of other nodes, whose clocks may be wrong."""
 NO_OTHER_RETRIES = {"num_retries": 0, "max_retries": 0}
+"""Arguments that keep LiteLLM from retrying: the harness does it."""
+CONTEXT_OVERFLOW = "context_overflow"
+CONTENT_POLICY = "content_policy"
+REQUEST_REJECTED = "request_rejected"
 _TOO_MANY_REQUESTS = 429
-CONTEXT_OVERFLOW, CONTENT_POLICY, REQUEST_REJECTED = (
-    "context_overflow",
-    "content_policy",
-    "request_rejected",
-)
 _CONTEXT_WORDS = re.compile(
-    r"context[ _](?:length|window|size)|maximum context|(?:prompt|input) is too long|too many (?:input )?tokens",
-    re.IGNORECASE,
+    r"""
+    context[ _](?:length|window|size|limit)
+    | maximum\ context
+    | (?:prompt|input)\ is\ too\ long
+    | too\ many\ (?:input\ )?tokens
+    | input\ tokens\ exceed
+    | exceeds\ the\ maximum\ number\ of\ tokens  # Gemini
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-_EMPTY_ACCOUNT_WORDS = re.compile(
-    r"insufficient[_ ](?:quota|credits|balance|funds)|exceeded your current quota|credit balance is too low"
-    r"|payment required|billing",
-    re.IGNORECASE,
+_CONTENT_POLICY_WORDS = re.compile(
+    r"""
+    content_policy_violation
+    | content\ filtering\ policy                 # Anthropic
+    | content_filter
+    | ResponsibleAIPolicyViolation               # Azure
+    | result\ of\ our\ safety\ system            # OpenAI
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-_FOR_THE_USER = {
-    401: "the provider does not accept the key",
-    403: "the provider does not allow it",
-    404: "the provider does not have it",
+_EXHAUSTED_QUOTA_WORDS = re.compile(
+    r"""
+    insufficient[_ ](?:quota|credits|balance|funds)
+    | exceeded\ your\ current\ quota
+    | credit\ balance\ is\ too\ low
+    | payment\ required
+    | billing
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_USER_PROBLEMS = {
+    401: "the provider rejects the API key",
+    403: "the provider denies access",
+    404: "the provider does not have this model",
 }
-_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?::| -) )+")
-"""LiteLLM puts the names of its classes and the provider's before what the provider said."""
+"""Problems that every agent of a run would have, by HTTP status."""
+_CLASS_NAMES = re.compile(r"^(?:(?:litellm\.)?\w*(?:Error|Exception|Timeout)(?::| -) )+")
+"""Names of classes, which LiteLLM puts before the provider's message."""
 _MAX_DETAIL_CHARACTERS = 300
 _IMPORT_SETTINGS = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # prices from the package, not from the network
-    "LITELLM_MODE": "PRODUCTION",  # else it loads the .env of whatever folder is above the package
-    "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "0",  # nothing is fetched here for an agent
+    # Use the prices in the package, do not download any.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    # Do not load the .env file of a folder above the package.
+    "LITELLM_MODE": "PRODUCTION",
+    # Do not download images for an agent.
+    "MAX_IMAGE_URL_DOWNLOAD_SIZE_MB": "0",
 }
 _CREDENTIAL_KWARGS = (
-    "api_key", "api_base", "base_url", "azure_ad_token", "vertex_credentials", "aws_access_key_id", "aws_profile_name",
-)  # fmt: skip
-_CREDENTIALS = {
-    # Of providers whose credentials may be in several places: variables, a file, and what to do without any.
-    "vertex_ai": (
-        "GOOGLE_APPLICATION_CREDENTIALS VERTEXAI_CREDENTIALS VERTEXAI_PROJECT GOOGLE_CLOUD_PROJECT",
-        "~/.config/gcloud/application_default_credentials.json",
-        "`gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS and VERTEXAI_PROJECT",
-    ),
-    "bedrock": (
-        "AWS_ACCESS_KEY_ID AWS_PROFILE AWS_BEARER_TOKEN_BEDROCK AWS_ROLE_ARN AWS_WEB_IDENTITY_TOKEN_FILE",
-        "~/.aws",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    ),
-}
+    "api_key",
+    "api_base",
+    "base_url",
+    "azure_ad_token",
+    "vertex_credentials",
+    "aws_access_key_id",
+    "aws_profile_name",
+)
+_OLDEST_GENERATION_THRESHOLD = 100
 _lock = threading.Lock()
 _pauses_folder: Path | None = None
 
 
+class _Credentials(NamedTuple):
+    """Places where a provider's credentials may be."""
+
+    variables: tuple[str, ...]
+    file: str
+    advice: str
+    """What to do if there are none."""
+
+
+_CREDENTIALS = {
+    "vertex_ai": _Credentials(
+        variables=(
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "VERTEXAI_CREDENTIALS",
+            "VERTEXAI_PROJECT",
+            "GOOGLE_CLOUD_PROJECT",
+        ),
+        file="~/.config/gcloud/application_default_credentials.json",
+        advice="run `gcloud auth application-default login`, "
+        "or set GOOGLE_APPLICATION_CREDENTIALS and VERTEXAI_PROJECT",
+    ),
+    "bedrock": _Credentials(
+        variables=(
+            "AWS_ACCESS_KEY_ID",
+            "AWS_PROFILE",
+            "AWS_BEARER_TOKEN_BEDROCK",
+            "AWS_ROLE_ARN",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+        ),
+        file="~/.aws",
+        advice="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    ),
+}
+
+
+class ProviderError(Exception):
+    """An error response of a provider that was asked without LiteLLM."""
+
+    def __init__(self, status_code: int, message: str, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+        self.headers = headers
+
+
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """Half of LiteLLM's import is the search for garbage among half a million objects, all of which stay."""
+def _garbage_collection_paused() -> Iterator[None]:
+    """Import without garbage collections, which take half of the time and find nothing.
+
+    Afterwards raise the threshold of the oldest generation: each collection of it stops 200 agents
+    for 0.2 s and frees 20 objects per step.
+    """
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
         gc.enable()
-        # What agents say is searched less often: it stops 200 of them for 0.2 s, and finds 20 objects a step.
-        gc.set_threshold(*gc.get_threshold()[:2], 100)
+        gc.set_threshold(*gc.get_threshold()[:2], _OLDEST_GENERATION_THRESHOLD)
 
 
 @cache
 def load_litellm() -> Any:
-    """The module `litellm`, without its network look-ups, prints and search for .env files."""
+    """Return the module `litellm`, without its downloads, prints and search for .env files."""
     with _lock, warnings.catch_warnings():
-        # Deprecations inside of it are not for our users.
+        # Deprecations inside of LiteLLM do not concern our users.
         warnings.simplefilter("ignore")
-        litellm: Any = import_extra("litellm", "asking a model", _IMPORT_SETTINGS)
+        litellm: Any = import_extra("litellm", "calling a model", _IMPORT_SETTINGS)
     for message in ("Pydantic serializer warnings", "Items? .* on TypedDict class"):
-        # About its own declarations, when it imports the rest of itself and when it copies answers.
+        # Later imports inside of LiteLLM and copies of its replies cause these.
         warnings.filterwarnings("ignore", message, UserWarning)
-    # For calls outside of the gateway, which LiteLLM would leave open.
+    # LiteLLM would not close its own client at the end of the process.
     client = import_module("httpx").Client(timeout=DEFAULT_CALL_SECONDS, follow_redirects=True)
     litellm.client_session = client
     atexit.register(client.close)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
+    # Otherwise requests in Anthropic's format go to the responses API of models named openai/…,
+    # which most servers do not have.
+    litellm.use_chat_completions_url_for_anthropic_messages = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-        # Its complaints would go through the live display; what matters arrives as an exception.
+        # Log lines would break the live display. Problems arrive as exceptions anyway.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return litellm
 
 
 def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
-    """A module of the extra `agents`, with these environment variables where the user has not set them."""
+    """Import a module of the extra `agents`.
+
+    `settings` are environment variables for it, unless the user has set them.
+    """
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     try:
-        with _no_collections():
+        with _garbage_collection_paused():
             return import_module(module)
     except ModuleNotFoundError as error:
         raise UserError(
@@ -137,11 +210,11 @@ def import_extra(module: str, purpose: str, settings: Mapping[str, str]) -> Any:
 
 
 def warm_up() -> None:
-    """Do now what the first call would wait for: LiteLLM imports most of itself with the first completion."""
+    """Import the modules that LiteLLM imports with the first completion."""
     litellm = load_litellm()
     parameters = {"type": "object", "properties": {}}
-    with socket.socket() as unused, suppress(Exception), _no_collections():
-        # Bound and not listening: a call that fails at once, after everything has been imported.
+    with socket.socket() as unused, suppress(Exception), _garbage_collection_paused():
+        # The port is bound but nobody listens: the call fails at once, after all imports.
         unused.bind(("127.0.0.1", 0))
         litellm.completion(
             model="openai/none",
@@ -155,19 +228,24 @@ def warm_up() -> None:
 
 
 def warm_up_gateway() -> None:
-    """The same for agents that ask through the gateway."""
-    with _no_collections():
+    """Import LiteLLM and start the gateway."""
+    with _garbage_collection_paused():
         from cooperbench.gateway.server import Gateway
     warm_up()
     Gateway.shared()
 
 
 def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = None) -> None:
-    """Raise UserError for a model of no known provider, or one that there is no key for.
+    """Check that the model's provider is known and that there are credentials for it.
 
-    `kwargs`, from the agent config, is in every call: an `api_key` or `api_base` there is the user's responsibility.
+    `kwargs` are the settings of the agent config for every call. If there is an `api_key` or an
+    `api_base` among them, credentials are not checked.
+
+    Raises:
+        UserError: The model cannot be called.
     """
-    kwargs = {**kwargs, **({"api_base": base_url} if base_url else {})}
+    if base_url:
+        kwargs = {**kwargs, "api_base": base_url}
     litellm = load_litellm()
     remember_secrets(kwargs)
     shown = printable(model)
@@ -177,18 +255,16 @@ def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = No
         )
     except Exception as error:
         raise UserError(
-            f"model {shown!r}: LiteLLM knows no provider of it; put the provider first, e.g. "
+            f"model {shown!r}: LiteLLM does not know its provider; put the provider first, e.g. "
             f"openai/{shown} or gemini/{shown} (https://docs.litellm.ai/docs/providers)"
         ) from error
     if any(kwargs.get(name) for name in _CREDENTIAL_KWARGS):
         return
     if provider in _CREDENTIALS:
-        variables, file, advice = _CREDENTIALS[provider]
-        if not any(map(os.environ.get, variables.split())) and not Path(file).expanduser().exists():
-            raise UserError(f"model {shown!r}: there are no credentials for {provider}: {advice}")
+        _check_credentials(shown, provider, _CREDENTIALS[provider])
         return
-    absent = litellm.validate_environment(model)["missing_keys"]
-    keys = [name for name in absent if secrets.is_secret_name(name)]
+    missing = litellm.validate_environment(model)["missing_keys"]
+    keys = [name for name in missing if secrets.is_secret_name(name)]
     if keys:
         raise UserError(
             f"model {shown!r} needs {' or '.join(keys)}: set it in the environment or in .env, "
@@ -196,82 +272,129 @@ def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = No
         )
 
 
+def _check_credentials(model: str, provider: str, credentials: _Credentials) -> None:
+    has_variable = any(os.environ.get(name) for name in credentials.variables)
+    if not has_variable and not Path(credentials.file).expanduser().exists():
+        raise UserError(
+            f"model {model!r}: there are no credentials for {provider}: {credentials.advice}"
+        )
+
+
 def remember_secrets(kwargs: Mapping[str, Any]) -> None:
-    """Have the secrets among the settings of an agent config redacted from now on."""
+    """Redact the secrets among the settings of an agent config from now on."""
     for name, value in kwargs.items():
         if isinstance(value, dict):
             remember_secrets({str(key): inner for key, inner in value.items()})
-        elif isinstance(value, str) and (
-            secrets.is_secret_name(name) or name.lower() == "authorization"
-        ):
+            continue
+        is_secret = secrets.is_secret_name(name) or name.lower() == "authorization"
+        if isinstance(value, str) and is_secret:
             secrets.remember_secret(value.removeprefix("Bearer "), name)
 
 
 @dataclass
 class Attempts:
-    """At one model call: whether to try again, and when."""
+    """The attempts at one model call: whether to retry, and when."""
 
     model: str
     first_call: bool
-    """Whether this agent has had no answer yet: then a refused request is the user's to mend."""
+    """Whether the agent has not had a reply yet. Then a rejected request is the user's problem."""
     count: int = 0
     _first_failure: float | None = None
 
     def failed(self, error: Exception, note: Callable[[str], None]) -> float:
-        """Seconds to wait before the next attempt; what makes no sense to try again is raised as an error of ours."""
+        """Return the seconds until the next attempt.
+
+        Raises:
+            AgentFailure: The conversation is the reason.
+            UserError: Every agent would have this problem.
+            InfraError: The provider has failed for longer than the retry timeout.
+        """
         self.count += 1
         text = error_text(error)
-        if final := classify_model_error(error, text, self.model, first_call=self.first_call):
-            raise final from error
+        final_error = classify_model_error(error, text, self.model, first_call=self.first_call)
+        if final_error:
+            raise final_error from error
         now = time.monotonic()
         self._first_failure = self._first_failure or now
         pause = _pause_seconds(error, self.count)
         if now + pause > self._first_failure + retry_timeout_seconds():
-            problem = f"model {self.model!r} did not answer in {self.count} attempts: {text}"
+            problem = f"model {self.model!r} did not reply in {self.count} attempts: {text}"
             raise InfraError(problem) from error
-        if getattr(error, "status_code", None) == _TOO_MANY_REQUESTS:
+        if status_of(error) == _TOO_MANY_REQUESTS:
             pause_all(self.model, pause)
-        note(f"model call failed, again in {pause:.1f} s: {text}")
+        note(f"model call failed, next attempt in {pause:.1f} s: {text}")
         return pause
 
 
 def classify_model_error(
     error: Exception, text: str, model: str, *, first_call: bool
 ) -> AgentFailure | UserError | None:
-    """What a failed call means, by its HTTP status; None where it may go away when the model is asked again.
+    """Return what a failed call means for the agent or the run; None if a retry may help.
 
-    A refused request (400, 422) is the user's fault when it is the first one (a parameter that the provider does not
-    take), and an outcome of the agent later, when only the conversation has changed.
+    A rejected request (400, 422) is the user's problem if it is the first one: there is a parameter
+    that the provider does not accept. Later only the conversation has changed, so that it is an
+    outcome of the agent.
     """
-    status, kinds = getattr(error, "status_code", None), load_litellm().exceptions
-    refused = status in (400, 422)
-    if isinstance(error, kinds.ContextWindowExceededError):
-        return AgentFailure(CONTEXT_OVERFLOW, text)
-    if isinstance(error, kinds.ContentPolicyViolationError):
-        return AgentFailure(CONTENT_POLICY, text)
-    problem = _FOR_THE_USER.get(status or 0, "")
+    status = status_of(error)
+    is_rejected = status in (400, 422)
+    failure = _conversation_failure(error, text, status)
+    if failure:
+        return AgentFailure(failure, text)
+    problem = _USER_PROBLEMS.get(status or 0, "")
     if "No module named" in text:
-        problem = "needs a package that is not installed"
-    elif status == 402 or (status in (400, 403, 429) and _EMPTY_ACCOUNT_WORDS.search(text)):
-        problem = "the account is used up"
-    elif status == 413 or (refused and _CONTEXT_WORDS.search(text)):
+        problem = "a package is not installed"
+    elif _is_quota_exhausted(status, text):
+        problem = "the account's quota is exhausted"
+    elif is_rejected and _CONTEXT_WORDS.search(text):
         return AgentFailure(CONTEXT_OVERFLOW, text)
-    elif refused and not first_call:
+    elif is_rejected and not first_call:
         return AgentFailure(REQUEST_REJECTED, text)
-    elif refused:
-        problem = "the provider refuses the request"
-    return UserError(f"model {model!r}: {problem}: {text}") if problem else None
+    elif is_rejected:
+        problem = "the provider rejects the request"
+    if not problem:
+        return None
+    return UserError(f"model {model!r}: {problem}: {text}")
+
+
+def _conversation_failure(error: Exception, text: str, status: int | None) -> str:
+    """Return the status of the failure if the error is certainly about the conversation."""
+    exceptions = load_litellm().exceptions
+    if isinstance(error, exceptions.ContextWindowExceededError) or status == 413:
+        return CONTEXT_OVERFLOW
+    if isinstance(error, exceptions.ContentPolicyViolationError):
+        return CONTENT_POLICY
+    if status == 400 and _CONTENT_POLICY_WORDS.search(text):
+        return CONTENT_POLICY
+    return ""
+
+
+def _is_quota_exhausted(status: int | None, text: str) -> bool:
+    if status == 402:
+        return True
+    return status in (400, 403, 429) and bool(_EXHAUSTED_QUOTA_WORDS.search(text))
+
+
+def status_of(error: Exception) -> int | None:
+    """Return the HTTP status of an error of ours or of LiteLLM; None if it has none."""
+    status: int | None = getattr(error, "status_code", None)
+    return status
 
 
 def error_text(error: Exception) -> str:
-    """What the provider said, as one line. It is cut last, since half a secret is not recognised."""
-    text = _PREFIXES.sub("", " ".join(str(error).split()))
+    """Return the provider's message on one line."""
+    text = _CLASS_NAMES.sub("", " ".join(str(error).split()))
     text = printable(secrets.redact(text)) or type(error).__name__
-    return text if len(text) <= _MAX_DETAIL_CHARACTERS else text[:_MAX_DETAIL_CHARACTERS] + "…"
+    # Redact before cutting: half a secret would not be recognized.
+    if len(text) > _MAX_DETAIL_CHARACTERS:
+        text = text[:_MAX_DETAIL_CHARACTERS] + "…"
+    return text
 
 
 def ask(model: str, call: Callable[[], Any], *, first_call: bool) -> Any:
-    """`call()`, until it answers, for callers that are no agent. What it raises in the end is an error of ours."""
+    """Return the result of `call()`, with retries. For callers that are not agents.
+
+    Raises the same errors as `Attempts.failed`.
+    """
     attempts = Attempts(model, first_call)
     while True:
         time.sleep(shared_pause(model))
@@ -281,27 +404,38 @@ def ask(model: str, call: Callable[[], Any], *, first_call: bool) -> Any:
             time.sleep(attempts.failed(error, lambda _: None))
 
 
-def _pause_seconds(error: BaseException, attempt: int) -> float:
-    """What the provider asks for; else growing."""
-    # LiteLLM keeps the headers in one of two places.
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    others = getattr(error, "litellm_response_headers", None) or {}
-    with suppress(KeyError, ValueError):
-        return _jittered(max(0.0, float(headers.get("retry-after") or others["retry-after"])))
+def _pause_seconds(error: Exception, attempt: int) -> float:
+    """Return the pause that the provider wants, or one that grows with each attempt."""
+    for headers in _headers_of(error):
+        with suppress(ValueError):
+            seconds = float(headers.get("retry-after", ""))
+            return _with_jitter(max(0.0, seconds))
     return backoff_seconds(attempt, MAX_PAUSE_SECONDS)
 
 
+def _headers_of(error: Exception) -> list[Mapping[str, str]]:
+    """Return the headers of the provider's response. LiteLLM stores them in one of two places."""
+    if isinstance(error, ProviderError):
+        return [error.headers]
+    response = getattr(error, "response", None)
+    candidates = [
+        getattr(response, "headers", None),
+        getattr(error, "litellm_response_headers", None),
+    ]
+    return [headers for headers in candidates if headers]
+
+
 def share_pauses(folder: Path) -> None:
-    """With all that use this folder, instead of with this machine's processes."""
+    """Share pauses with everyone who uses this folder, not only with processes of this machine."""
     global _pauses_folder
     _pauses_folder = folder
 
 
 def pause_all(model: str, seconds: float) -> None:
-    """Nobody who uses this model's key asks before this time is over."""
+    """Let all agents that use the model's key wait."""
     path = _pause_path(model)
     until = time.time() + min(seconds, MAX_SHARED_PAUSE_SECONDS)
-    # Without it each agent meets the refusal by itself.
+    # If the file cannot be written, each agent gets the provider's refusal by itself.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or until > path.stat().st_mtime:
@@ -310,12 +444,14 @@ def pause_all(model: str, seconds: float) -> None:
 
 
 def shared_pause(model: str) -> float:
-    """How long to wait now."""
+    """Return the seconds to wait before the next call."""
     try:
-        left = _pause_path(model).stat().st_mtime - time.time()
+        remaining = _pause_path(model).stat().st_mtime - time.time()
     except OSError:
         return 0.0
-    return _jittered(left) if 0 < left <= MAX_SHARED_PAUSE_SECONDS else 0.0
+    if 0 < remaining <= MAX_SHARED_PAUSE_SECONDS:
+        return _with_jitter(remaining)
+    return 0.0
 
 
 def _pause_path(model: str) -> Path:
@@ -325,50 +461,70 @@ def _pause_path(model: str) -> Path:
     return (_pauses_folder or default_cache_dir() / "rate-limits") / name
 
 
-def _jittered(seconds: float) -> float:
-    """A little more, so that not all agents come back at once."""
-    return seconds * random.uniform(1.0, 1.1)  # noqa: S311  # jitter, not a secret
+def _with_jitter(seconds: float) -> float:
+    """Return up to 10 % more, so that agents do not all return at the same moment."""
+    return seconds * random.uniform(1.0, 1.1)  # noqa: S311  # jitter is not a secret
 
 
 def usage_of(response: Any, model: str, seconds: float) -> Usage:
-    """What one call used; `seconds` is how long it took. A model without a known price is unpriced, never free."""
-    litellm, tokens, cost = load_litellm(), getattr(response, "usage", None), 0.0
-    unpriced = not has_price(model)
-    stated = getattr(tokens, "cost", None) is not None
-    if stated or not (unpriced and _is_unknown(model, response.model, len(litellm.model_cost))):
-        try:
-            cost = float(litellm.completion_cost(response, model=model))
-        except Exception:
-            # Whatever it stumbles over, it is the price that is not known; the answer itself is good.
-            unpriced = True
+    """Return the usage of one call that took `seconds`.
+
+    `response` is LiteLLM's. A model without a known price counts as unpriced, not as free.
+    """
+    cost = _cost_of(response, model)
+    is_unpriced = cost is None or (cost <= 0 and not has_price(model))
+    tokens = response.usage
+
+    def count(name: str) -> int:
+        # Agents have replies without usage, or with one that cannot be read.
+        return getattr(tokens, name, None) or 0
+
     details = getattr(tokens, "prompt_tokens_details", None)
-    cached = getattr(details, "cached_tokens", None) or getattr(
-        tokens, "cache_read_input_tokens", None
-    )
+    cached = getattr(details, "cached_tokens", None) or count("cache_read_input_tokens")
     return Usage(
         calls=1,
         model_seconds=seconds,
-        cost=cost,
-        unpriced_calls=int(unpriced and cost <= 0),
-        prompt_tokens=getattr(tokens, "prompt_tokens", None) or 0,
-        completion_tokens=getattr(tokens, "completion_tokens", None) or 0,
-        cached_tokens=cached or 0,
+        cost=cost or 0.0,
+        unpriced_calls=1 if is_unpriced else 0,
+        prompt_tokens=count("prompt_tokens"),
+        completion_tokens=count("completion_tokens"),
+        cached_tokens=cached,
     )
 
 
-@lru_cache(maxsize=1000)
-def _is_unknown(model: str, answered_as: str | None, list_length: int) -> bool:  # noqa: ARG001
-    """Whether LiteLLM finds no price, which takes it twice as long as a price; agents may add to its list."""
+def _cost_of(response: Any, model: str) -> float | None:
+    """Return the cost of a call in US dollars; None if the price is not known."""
     litellm = load_litellm()
-    used = litellm.Usage(prompt_tokens=1, completion_tokens=1, total_tokens=2)
+    is_stated = getattr(response.usage, "cost", None) is not None
+    if not is_stated and not has_price(model):
+        known_prices = len(litellm.model_cost)
+        if _is_unknown(model, response.model, known_prices):
+            return None
     try:
-        litellm.completion_cost(litellm.ModelResponse(model=answered_as, usage=used), model=model)
+        return float(litellm.completion_cost(response, model=model))
+    except Exception:
+        # The reply itself is good. Only its price is not known.
+        return None
+
+
+@lru_cache(maxsize=1000)
+def _is_unknown(model: str, replied_as: str | None, known_prices: int) -> bool:  # noqa: ARG001
+    """Return whether LiteLLM has no price.
+
+    Finding none takes LiteLLM twice as long as finding one. `known_prices` is the length of its
+    list: agents may add prices.
+    """
+    litellm = load_litellm()
+    usage = litellm.Usage(prompt_tokens=1, completion_tokens=1, total_tokens=2)
+    try:
+        litellm.completion_cost(litellm.ModelResponse(model=replied_as, usage=usage), model=model)
     except Exception:
         return True
     return False
 
 
 def has_price(model: str) -> bool:
-    """Is the model in LiteLLM's price list? One at zero is free."""
-    prices = [load_litellm().model_cost.get(name, {}) for name in (model, model.partition("/")[2])]
+    """Return whether the model is in LiteLLM's price list, perhaps with a price of zero."""
+    names = (model, model.partition("/")[2])
+    prices = [load_litellm().model_cost.get(name, {}) for name in names]
     return any("input_cost_per_token" in price for price in prices)

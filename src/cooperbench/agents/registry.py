@@ -1,10 +1,11 @@
-"""Agents by name: ours, those of installed packages (entry points), of named modules, dotted paths, programs."""
+"""Agents by name: built-in ones, entry points of packages, named modules, dotted paths, programs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 from cooperbench.agents.base import Agent
 from cooperbench.errors import UserError
@@ -34,68 +35,117 @@ _SHORT_NAMES = {
     "openhands": "oh",
     "swe_agent": "swe",
 }
-_registered: dict[str, Callable[[], Agent]] = {}
+_OPTIONAL_METHODS = ("check", "check_model", "warm_up", "programs")
+_registered: dict[str, type[Agent]] = {}
 
 
-def register(name: str, factory: Callable[[], Agent]) -> None:
-    """Make an agent known under a name; a module named in COOPERBENCH_EXTERNAL_AGENTS calls this on import."""
-    _registered[name] = factory
+def register(name: str, factory: Callable[[], Any]) -> None:
+    """Register an agent. Modules in COOPERBENCH_EXTERNAL_AGENTS call this when they are imported.
+
+    `factory` is a class with a method `run(session)`, or a function that returns such an object.
+    """
+    _registered[name] = _as_agent_class(factory)
 
 
-def get_agent(name: str) -> Callable[[], Agent]:
-    """The factory of an agent: a known name, `module:Class`, or the path of a program (`./my_agent`)."""
+def get_agent(name: str) -> type[Agent]:
+    """Return the class of an agent.
+
+    `name` is a known name, `module:Class`, or the path of a program (`./my_agent`).
+
+    Raises:
+        UserError: There is no such agent, or it cannot be imported.
+    """
     if "/" in name:
         from cooperbench.agents.worker import program_agent
 
         return program_agent(Path(name).expanduser())
-    for module in filter(None, map(str.strip, os.environ.get(MODULES_VARIABLE, "").split(","))):
-        try:
-            import_user_module(module)
-        except Exception as error:
-            problem = f"{MODULES_VARIABLE} names {module!r}, which cannot be imported: {error}"
-            raise UserError(problem) from error
+    _import_external_modules()
     if name in _registered:
         return _registered[name]
-    target = _BUILT_IN.get(name) or _entry_points().get(name) or (name if ":" in name else None)
+    target = _BUILT_IN.get(name) or _entry_points().get(name)
+    if target is None and ":" in name:
+        target = name
     if target is None:
         known = ", ".join(agent_names())
         raise UserError(
             f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)"
         )
+    return _import_agent(name, target)
+
+
+def _import_external_modules() -> None:
+    for entry in os.environ.get(MODULES_VARIABLE, "").split(","):
+        module = entry.strip()
+        if not module:
+            continue
+        try:
+            import_user_module(module)
+        except Exception as error:
+            problem = f"{MODULES_VARIABLE} names {module!r}, which cannot be imported: {error}"
+            raise UserError(problem) from error
+
+
+def _import_agent(name: str, target: str) -> type[Agent]:
     module, _, attribute = target.partition(":")
     try:
-        factory: Callable[[], Agent] = getattr(import_user_module(module), attribute)
+        factory = getattr(import_user_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
     if not callable(factory) or not hasattr(factory, "run"):
-        raise UserError(f"agent {name!r} ({target}) is no agent: it needs a method run(session)")
-    return factory
+        raise UserError(f"{name!r} ({target}) is not an agent: it needs a method run(session)")
+    return _as_agent_class(factory)
+
+
+def _as_agent_class(factory: Callable[[], Any]) -> type[Agent]:
+    """Return a class with all methods of `Agent` for whatever another package provides."""
+    if isinstance(factory, type):
+        if issubclass(factory, Agent):
+            return factory
+        # The other package's methods come first, the defaults second.
+        members = {"__module__": factory.__module__, "__doc__": factory.__doc__}
+        return cast("type[Agent]", type(factory.__name__, (factory, Agent), members))
+    return _class_for_function(factory)
+
+
+def _class_for_function(function: Callable[[], Any]) -> type[Agent]:
+    """Return an agent class whose objects pass everything on to what `function` returns."""
+
+    class FunctionAgent(Agent):
+        def __init__(self) -> None:
+            self._agent = function()
+            for method in _OPTIONAL_METHODS:
+                if hasattr(self._agent, method):
+                    setattr(self, method, getattr(self._agent, method))
+
+        def run(self, session: Any) -> None:
+            self._agent.run(session)
+
+    return FunctionAgent
 
 
 def agent_names() -> list[str]:
+    """Return the names of all agents that are known."""
     return sorted({*_BUILT_IN, *_registered, *_entry_points()})
 
 
 def short_name(name: str) -> str:
-    """As it stands in the names of experiments."""
-    return Path(name).stem if "/" in name else _SHORT_NAMES.get(name, name.rpartition(":")[2])
+    """Return the name that is used in names of experiments."""
+    if "/" in name:
+        return Path(name).stem
+    return _SHORT_NAMES.get(name, name.rpartition(":")[2])
 
 
-def version_of(factory: Callable[[], Agent]) -> str | None:
-    """Of the framework behind an agent; its class says it, or knows how to find out."""
-    version = getattr(factory, "version", None)
-    return version() if callable(version) else version
-
-
-def programs_of(factory: Callable[[], Agent]) -> Path | None:
-    """A folder with programs that an agent runs in its sandbox."""
-    programs: Callable[[], Path] | None = getattr(factory, "programs", None)
-    return programs() if programs else None
+def version_of(agent: type[Agent]) -> str | None:
+    """Return the version of the framework behind an agent."""
+    version = agent.version
+    if version is None or isinstance(version, str):
+        return version
+    return version()
 
 
 def uses_model(name: str) -> bool:
-    """Whether an agent asks a model; ours that do not say so with `uses_model = False`."""
-    return bool(getattr(get_agent(name), "uses_model", True))
+    """Return whether an agent calls a model."""
+    return get_agent(name).uses_model
 
 
 def _entry_points() -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cooperbench.agents.base import read_yaml
+from cooperbench.agents.base import Agent, read_yaml
 from cooperbench.agents.session import REPLAYED_MESSAGE_SECONDS, AgentSession
 from cooperbench.errors import AgentFailure, UserError
 from cooperbench.models import AgentSlot, Pair, Setting, agent_slots
@@ -32,7 +32,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], set[str], str]] = {
 _DEFAULT_WAIT_SECONDS = 10.0
 
 
-class ScriptedAgent:
+class ScriptedAgent(Agent):
     uses_model = False
 
     def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:
@@ -127,7 +127,7 @@ def _wait(parts: Step, session: AgentSession, heard: list[str]) -> None:
         heard += [message.text for message in session.incoming()]
 
 
-class ReplayAgent:
+class ReplayAgent(Agent):
     """Each agent's commands, files and messages of the run in the folder `--agent-config`, in their order.
 
     Where a message came in, the replay waits for it. A run that was killed is played as far as it came.

@@ -1,1 +1,1 @@
-"""The way of all agents to their models: an HTTP server of the harness on loopback, and LiteLLM behind it."""
+"""The gateway between agents and models: an HTTP server of the harness on loopback."""

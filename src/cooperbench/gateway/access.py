@@ -1,6 +1,6 @@
-"""What one agent has of the gateway, and what a request means for it: limits, attempts, accounts, the record.
+"""One agent's access to the gateway: limits, retries, usage and the record of each request.
 
-A request that its program no longer waits for is carried to its end all the same, since it is paid.
+If a program abandons a request, the request still completes, because it is billed.
 """
 
 from __future__ import annotations
@@ -15,30 +15,40 @@ from typing import Any, NamedTuple
 from cooperbench.agents import llm
 from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
-from cooperbench.gateway import api_formats
-from cooperbench.gateway.api_formats import CHAT, Body, Refused
+from cooperbench.gateway.api_formats import CHAT, JsonObject, Refused, remove_provider_tools
 from cooperbench.gateway.conversations import Calls, Conversations, Exchange
+from cooperbench.gateway.streams import join_events
 from cooperbench.gateway.upstream import Upstream
 
-Send = Callable[[Body], None]
-
+SendEvent = Callable[[JsonObject], None]
 _PING_SECONDS = 15.0
 _MAX_REFUSALS = 3
-"""In a row, for what a program cannot mend. It may go on asking until its own limit."""
+"""Consecutive refusals that a program cannot do anything about, until its agent is ended."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
 
 class Request(NamedTuple):
-    """Of a program."""
+    """A program's request for a model."""
 
     api_format: str
-    body: Body
+    body: JsonObject
     headers: Mapping[str, str]
     stream: bool
 
 
+class _Reply(NamedTuple):
+    """A model's reply."""
+
+    body: JsonObject
+    """The whole reply, even if it was streamed."""
+    unsent: list[JsonObject]
+    """Events that the program gets after the reply is on record."""
+    seconds: float
+    """Duration of the successful attempt."""
+
+
 class Access:
-    """Valid while the agent works; afterwards its token gets 401. When `ended` is set, its program has to be ended."""
+    """One agent's access. Its token is valid until the agent ends; afterwards it gets 401."""
 
     def __init__(
         self,
@@ -50,51 +60,59 @@ class Access:
     ) -> None:
         self.token = token
         self.ended = threading.Event()
-        """Set when the agent has to end: a limit (the time limit too), a stopped run, a fault that stays."""
+        """Set when the agent's program must be ended: a limit, a stopped run, a permanent error."""
         self.session = session
         self.lock = threading.RLock()
         """Held around everything that changes the session."""
         self.closed = False
         self.upstream = upstream
         self.calls = calls
+        self.waiting = 0
+        """Number of requests without a reply."""
         self._loop = loop
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wake = threading.Event()
-        """Set when what a framework waits for is there, or the agent has ended."""
-        self.waiting = 0
-        """Requests that the provider has not answered yet."""
-        self._answered = 0
+        """Set when a framework's reply is there, or the agent has ended."""
+        self._replies = 0
         self._end: CooperBenchError | None = None
-        self._fault: AgentFailure | None = None
+        self._failure: AgentFailure | None = None
         self._refusals = 0
 
     def outcome(self) -> CooperBenchError | None:
-        """To be raised: why `ended` is set; else the refusal that the agent's last request met."""
-        return self._end or self._fault
+        """Return the error that the agent ends with.
+
+        It is the reason why `ended` is set, or else the failure of the agent's last request.
+        """
+        return self._end or self._failure
 
     def end(self, error: CooperBenchError) -> None:
-        """The first reason counts."""
+        """End the agent. Only the first reason is kept."""
         if not self.ended.is_set():
             self._end = error
             self.ended.set()
             self._wake.set()
 
     def check_running(self) -> None:
+        """End the agent if its time is up or the run is being stopped."""
         try:
             self.session.check_running()
         except (AgentFailure, InfraError, Interrupted) as error:
             self.end(error)
 
-    def ask(self, body: Body) -> Body:
-        """A chat completion, for a framework in this process. What it raises is an error of ours."""
+    def ask(self, body: JsonObject) -> JsonObject:
+        """Return a chat completion, for a framework in this process.
+
+        Raises:
+            CooperBenchError: The agent has to end.
+        """
         self._wake.clear()
-        answer = self._answer(Request(CHAT, body, {}, stream=False), lambda _: None)
-        asked = asyncio.run_coroutine_threadsafe(answer, self._loop)
-        asked.add_done_callback(lambda _: self._wake.set())
+        request = Request(CHAT, body, headers={}, stream=False)
+        future = asyncio.run_coroutine_threadsafe(self._answer(request, lambda _: None), self._loop)
+        future.add_done_callback(lambda _: self._wake.set())
         if not self.ended.is_set():
             self._wake.wait()
         try:
-            return asked.result(0)[0]
+            return future.result(0)[0]
         except Refused as refusal:
             raise self.outcome() or InfraError(str(refusal)) from refusal
         except TimeoutError:
@@ -103,181 +121,209 @@ class Access:
             raise self.outcome() or InfraError("the agent has ended") from None
 
     async def cancel(self) -> None:
-        """What the agent still waits for; connections that are in use are closed."""
+        """Cancel the agent's requests and close its connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.upstream.http.close()
 
-    async def count_tokens(self, body: Body) -> int:
-        """How many tokens a prompt of Anthropic's API format has."""
+    async def count_tokens(self, body: JsonObject) -> int:
+        """Return the number of tokens of a prompt in Anthropic's API format."""
         try:
             return await self.upstream.count_tokens(body)
         except Exception as error:
             raise Refused(400, f"the tokens cannot be counted: {error}") from error
 
-    async def serve(self, request: Request) -> AsyncIterator[Body | None]:
-        """The events of a stream, or the whole answer as the only one. None, before the first event, is a ping."""
-        events: asyncio.Queue[Body | None] = asyncio.Queue()
+    async def serve(self, request: Request) -> AsyncIterator[JsonObject | None]:
+        """Yield the events of a stream, or the whole reply as the only one.
 
-        def finish(done: asyncio.Task[list[Body]]) -> None:
+        None, which may come before the first event, is a ping.
+        """
+        events: asyncio.Queue[JsonObject | None] = asyncio.Queue()
+
+        def on_done(task: asyncio.Task[list[JsonObject]]) -> None:
             events.put_nowait(None)
-            if not done.cancelled():
-                done.exception()  # else asyncio reports it where nobody waits for the answer any more
+            if not task.cancelled():
+                # Retrieve the exception: otherwise asyncio logs it if the program has gone away.
+                task.exception()
 
         task = asyncio.create_task(self._answer(request, events.put_nowait))
-        task.add_done_callback(finish)
-        begun = not request.stream
+        task.add_done_callback(on_done)
+        has_begun = not request.stream
         while True:
+            timeout = None if has_begun else _PING_SECONDS
             try:
-                event = await asyncio.wait_for(events.get(), None if begun else _PING_SECONDS)
+                event = await asyncio.wait_for(events.get(), timeout)
             except TimeoutError:
                 yield None
                 continue
             if event is None:
                 break
-            begun = True
+            has_begun = True
             yield event
         if task.cancelled():
             raise Refused(503, "the agent has ended")
         for event in task.result():
             yield event
 
-    async def _answer(self, request: Request, send: Send) -> list[Body]:
-        """What tells the program that the answer is whole, after it is on record; all before is sent at once."""
+    async def _answer(self, request: Request, send: SendEvent) -> list[JsonObject]:
+        """Send events as they come, and return those that follow after the reply is on record."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         try:
-            if self._end:
-                raise Refused(400, f"the agent has ended: {self._end}")
-            try:
-                body = api_formats.without_provider_tools(request.api_format, request.body)
-                wait = isinstance(self.calls, Conversations)
-                exchange = await self._use_session(
-                    self.calls.request, request.api_format, body, may_wait=wait
-                )
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise Refused(
-                    400, f"the request cannot be read: {type(error).__name__}: {error}"
-                ) from error
-            self.waiting += 1
-            try:
-                reply, last, seconds = await self._asked(request, exchange, send)
-            finally:
-                self.waiting -= 1
-            usage = self.upstream.usage(request.api_format, reply, seconds)
-            await self._use_session(self.calls.answered, exchange, reply, usage)
-            self._answered += 1
-            if not exchange.conversation.label:
-                self._fault, self._refusals = None, 0
-            return last
+            return await self._answer_and_record(request, send)
         except CooperBenchError as error:
             self.end(error)
             raise Refused(503 if isinstance(error, InfraError) else 400, str(error)) from error
         except Refused:
             raise
         except Exception as error:
-            # Not the provider's doing, nor the agent's.
+            # Neither the provider nor the agent is the reason.
             self.end(InfraError(f"the gateway failed: {type(error).__name__}: {error}"))
             raise Refused(503, "the gateway failed") from error
         finally:
             self._tasks.discard(task)
 
-    async def _asked(
-        self, request: Request, exchange: Exchange, send: Send
-    ) -> tuple[Body, list[Body], float]:
-        """The answer, events of it that are still to be sent, and how long the last attempt took."""
-        is_main = not exchange.conversation.label
-        attempts = llm.Attempts(self.upstream.model, self._answered == 0 and is_main)
-        concurrent = self.waiting > 1
+    async def _answer_and_record(self, request: Request, send: SendEvent) -> list[JsonObject]:
+        if self._end:
+            raise Refused(400, f"the agent has ended: {self._end}")
+        exchange = await self._begin_exchange(request)
+        self.waiting += 1
+        try:
+            reply = await self._ask_with_retries(request, exchange, send)
+        finally:
+            self.waiting -= 1
+        usage = self.upstream.usage(request.api_format, reply.body, reply.seconds)
+        await self._use_session(self.calls.record_reply, exchange, reply.body, usage)
+        self._replies += 1
+        if exchange.conversation.is_main:
+            self._failure = None
+            self._refusals = 0
+        return reply.unsent
+
+    async def _begin_exchange(self, request: Request) -> Exchange:
+        # A program's history may need its sandbox: messages may be waiting there.
+        may_wait = isinstance(self.calls, Conversations)
+        try:
+            body = remove_provider_tools(request.api_format, request.body)
+            exchange: Exchange = await self._use_session(
+                self.calls.begin_exchange, request.api_format, body, may_wait=may_wait
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"the request cannot be read: {type(error).__name__}: {error}"
+            raise Refused(400, problem) from error
+        return exchange
+
+    async def _ask_with_retries(
+        self, request: Request, exchange: Exchange, send: SendEvent
+    ) -> _Reply:
+        is_first_call = self._replies == 0 and exchange.conversation.is_main
+        attempts = llm.Attempts(self.upstream.model, is_first_call)
+        is_concurrent = self.waiting > 1
         while True:
-            await self._use_session(self.session.check_limits, concurrent=concurrent)
-            if pause := llm.shared_pause(self.upstream.model):
+            await self._use_session(self.session.check_limits, concurrent=is_concurrent)
+            pause = llm.shared_pause(self.upstream.model)
+            if pause:
                 await asyncio.sleep(pause)
                 continue
-            started = time.monotonic()
             try:
-                reply, last = await self._attempt(request, exchange, send)
+                return await self._attempt(request, exchange, send)
             except (CooperBenchError, Refused):
                 raise
             except Exception as error:
-                concurrent = False
-                self.session.model_error = llm.error_text(_cause(error))
+                is_concurrent = False
+                cause = _cause(error)
+                self.session.model_error = llm.error_text(cause)
                 try:
-                    pause = attempts.failed(_cause(error), self.session.note)
-                except AgentFailure as fault:
-                    # The program may be able to help itself, e.g. by a shorter history.
-                    self.session.model_answered()
-                    if is_main:
-                        self._fault = fault
-                        self._refusals += fault.status != llm.CONTEXT_OVERFLOW
-                        if self._refusals >= _MAX_REFUSALS:
-                            self.end(fault)
-                    raise Refused(400, str(fault), fault.status) from error
+                    pause = attempts.failed(cause, self.session.note)
+                except AgentFailure as failure:
+                    self._note_failure(failure, exchange)
+                    raise Refused(400, str(failure), failure.status) from error
                 await asyncio.sleep(pause)
-            else:
-                return reply, last, time.monotonic() - started
 
-    async def _attempt(
-        self, request: Request, exchange: Exchange, send: Send
-    ) -> tuple[Body, list[Body]]:
-        api_format, records, stream = request.api_format, self.session.exchanges, request.stream
-        recorded = records and await self._use_session(
-            records.find, api_format, exchange.sent, may_wait=True
-        )
-        asked = self.upstream.ask(api_format, exchange.body, request.headers, stream=stream)
-        seen: list[Body] = []
-        last: list[Body] = []
+    def _note_failure(self, failure: AgentFailure, exchange: Exchange) -> None:
+        """Remember a refused request. The program may react to it, e.g. shorten its history."""
+        self.session.model_answered()
+        if not exchange.conversation.is_main:
+            return
+        self._failure = failure
+        if failure.status != llm.CONTEXT_OVERFLOW:
+            self._refusals += 1
+        if self._refusals >= _MAX_REFUSALS:
+            self.end(failure)
+
+    async def _attempt(self, request: Request, exchange: Exchange, send: SendEvent) -> _Reply:
+        api_format = request.api_format
+        records = self.session.exchanges
+        started = time.monotonic()
+        recorded = None
+        if records:
+            recorded = await self._use_session(
+                records.find, api_format, exchange.sent, may_wait=True
+            )
+        if recorded:
+            events = _iterate(recorded)
+        else:
+            events = self.upstream.ask(
+                api_format, exchange.body, request.headers, stream=request.stream
+            )
+        received: list[JsonObject] = []
+        unsent: list[JsonObject] = []
         try:
-            async for event in _each(recorded) if recorded else asked:
-                seen.append(event)
-                if stream and event.get("type") not in _LAST_EVENTS:
+            async for event in events:
+                received.append(event)
+                if request.stream and event.get("type") not in _LAST_EVENTS:
                     send(event)
                 else:
-                    last.append(event)
-            reply = self.upstream.whole(api_format, seen) if stream else seen[0]
+                    unsent.append(event)
+            body = join_events(api_format, received) if request.stream else received[0]
         except Exception as error:
-            if len(seen) > len(last):
+            has_sent_events = len(received) > len(unsent)
+            if has_sent_events:
                 self.session.note(f"model stream failed: {type(_cause(error)).__name__}")
-                raise Refused(503, "the model's answer broke off; ask again") from error
+                problem = "the model's reply broke off; send the request again"
+                raise Refused(503, problem) from error
             raise
         if records:
-            received = self.session.received
+            count = self.session.received
             await self._use_session(
-                records.keep, api_format, exchange.sent, seen, received, may_wait=True
+                records.keep, api_format, exchange.sent, received, count, may_wait=True
             )
-        return reply, last
+        return _Reply(body, unsent, time.monotonic() - started)
 
     async def _use_session(
-        self, work: Callable[..., Any], *args: Any, may_wait: bool = False, **kwargs: Any
+        self, function: Callable[..., Any], *args: Any, may_wait: bool = False, **kwargs: Any
     ) -> Any:
-        """In a thread where it may have to wait: for the sandbox, or for whoever else uses the session."""
+        """Call a function that uses the session, with the lock held.
 
-        def locked() -> Any:
+        It runs in a thread if it may wait for the sandbox or if the lock is taken.
+        """
+
+        def call_locked() -> Any:
             with self.lock:
                 if self.closed:
                     raise Interrupted("the agent has ended")
-                return work(*args, **kwargs)
+                return function(*args, **kwargs)
 
         if may_wait or not self.lock.acquire(blocking=False):
-            return await asyncio.to_thread(locked)
+            return await asyncio.to_thread(call_locked)
         try:
-            return locked()
+            return call_locked()
         finally:
             self.lock.release()
 
 
-async def _each(events: Sequence[Body]) -> AsyncIterator[Body]:
+async def _iterate(events: Sequence[JsonObject]) -> AsyncIterator[JsonObject]:
     for event in events:
         yield event
 
 
-def _cause(error: BaseException) -> Exception:
-    """LiteLLM wraps some errors into ones that do not tell the status."""
-    found: BaseException | None = error
-    while found is not None and getattr(found, "status_code", None) is None:
-        found = found.__cause__ or found.__context__
-    chosen = error if found is None else found
-    assert isinstance(chosen, Exception)
-    return chosen
+def _cause(error: Exception) -> Exception:
+    """Return the error that has the HTTP status: LiteLLM wraps some errors into others."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, Exception) and llm.status_of(current) is not None:
+            return current
+        current = current.__cause__ or current.__context__
+    return error

@@ -1,7 +1,8 @@
-"""What of an agent's requests and answers goes on record, and what teammates send, in the requests of its program.
+"""An agent's requests and replies on record, and teammates' messages in its program's requests.
 
-A program sends its whole history with each request: that tells its conversations apart (docs/gateway.md). A message
-stays at its place in all later requests; when a compaction has removed the place, it is given once more, at the end.
+A program sends its whole history with each request, which shows to which conversation a request
+belongs (docs/gateway.md). A message keeps its position in all later requests. If a compaction has
+removed that position, the message is repeated once, at the end.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cooperbench.agents.session import DEFAULT_COMMAND_SECONDS, AgentSession
-from cooperbench.gateway.api_formats import SUBAGENT, Body, Call, History, Result, read_reply
+from cooperbench.gateway.api_formats import JsonMapping, JsonObject
+from cooperbench.gateway.history import SUBAGENT, Call, History, Item, Result, read_reply
 from cooperbench.models import Usage
 
-AGAIN = "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
+REPEATED = (
+    "\n\n[You were shown this before; it is repeated because the conversation was shortened.]"
+)
 _SHELL_TOOLS = {
     "Bash",
     "bash",
@@ -31,217 +35,285 @@ _SHELL_TOOLS = {
 _EXIT_CODE = re.compile(
     r"^(?:Process exited with code|Exit code|Exit Code:) (-?\d+)$", re.MULTILINE
 )
-_EXIT_CODE_WITHIN = 300
+_EXIT_CODE_CHARACTERS = 300
+"""Length of the beginning of a result in which the exit code is searched for."""
 _SIDE = "side"
 
 
 @dataclass
-class _Added:
+class _AddedMessage:
     """A teammate's message in the main conversation."""
 
     text: str
     after: str
-    """The key of the item that it follows."""
-    again: bool = False
+    """Key of the item that it follows."""
+    is_repeated: bool = False
 
 
 @dataclass
 class _Step:
-    """A call whose result has not come."""
+    """A tool call without a result."""
 
     number: int
     call: Call
     call_id: str
-    began: float
+    started: float
 
 
 @dataclass
-class _Conversation:
+class Conversation:
+    """One of the conversations that a program has with its model."""
+
     label: str
-    """Empty for the main one; how others fare says nothing about the agent."""
+    """Empty for the main one. Others do not decide the agent's outcome."""
     thread: str
     keys: list[str] = field(default_factory=list)
-    """Of the last request."""
+    """Keys of the items of the last request."""
     signature: tuple[str, frozenset[str]] | None = None
-    added: list[_Added] = field(default_factory=list)
+    added: list[_AddedMessage] = field(default_factory=list)
     steps: list[_Step] = field(default_factory=list)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the agent's own conversation, not a sub-agent's or a side request."""
+        return not self.label
+
+    @property
+    def record_fields(self) -> dict[str, str]:
+        """Fields that name the conversation in entries of the record."""
+        return {"conversation": self.label} if self.label else {}
 
 
 class Exchange(NamedTuple):
-    """One request and its answer."""
+    """One request, for which a reply is expected."""
 
-    conversation: _Conversation
+    conversation: Conversation
     api_format: str
-    sent: Mapping[str, Any]
-    """What the program asks."""
-    body: Body
-    """What the provider is asked."""
+    sent: JsonMapping
+    """The request of the program."""
+    body: JsonObject
+    """The request for the provider."""
 
 
 class Calls:
-    """Of a framework outside of the sandbox: its steps and messages are on record already, replies are not."""
+    """Requests of a framework outside of the sandbox. It records steps and messages itself."""
 
     def __init__(self, session: AgentSession) -> None:
         self._session = session
 
-    def request(self, api_format: str, body: Body) -> Exchange:
-        """ValueError for a body that is none of its API format."""
-        return Exchange(_Conversation("", ""), api_format, body, body)
+    def begin_exchange(self, api_format: str, body: JsonObject) -> Exchange:
+        """Return the exchange that a request begins.
 
-    def answered(self, exchange: Exchange, answer: Mapping[str, Any], usage: Usage) -> None:
-        """Put on record what the program got: the whole answer in its API format, also where it was streamed."""
-        content, finish_reason = read_reply(exchange.api_format, answer)
-        ids = self._begin_steps(exchange.conversation, content.calls)
-        calls = [
-            {"id": call_id, "name": call.name, "arguments": json.dumps(call.args)}
-            for call_id, call in zip(ids, content.calls, strict=False)
-        ]
-        more = {
-            "finish_reason": finish_reason,
-            "tool_calls": calls,
-            "reasoning": "".join(content.reasoning),
-        }
-        about = {name: value for name, value in more.items() if value}
-        self._session.reply("".join(content.texts), usage, **about, **_label(exchange.conversation))
+        Raises:
+            ValueError: The body does not have the structure of its API format.
+        """
+        return Exchange(Conversation(label="", thread=""), api_format, sent=body, body=body)
+
+    def record_reply(self, exchange: Exchange, reply: JsonMapping, usage: Usage) -> None:
+        """Put a whole reply on record."""
+        content, finish_reason = read_reply(exchange.api_format, reply)
+        call_ids = self._begin_steps(exchange.conversation, content.calls)
+        tool_calls = []
+        for call_id, call in zip(call_ids, content.calls, strict=False):
+            arguments = json.dumps(call.args)
+            tool_calls.append({"id": call_id, "name": call.name, "arguments": arguments})
+        fields: JsonObject = {}
+        if finish_reason:
+            fields["finish_reason"] = finish_reason
+        if tool_calls:
+            fields["tool_calls"] = tool_calls
+        if any(content.reasoning):
+            fields["reasoning"] = "".join(content.reasoning)
+        fields |= exchange.conversation.record_fields
+        self._session.reply("".join(content.texts), usage, **fields)
 
     def finish(self) -> None:
-        """The agent is over."""
+        """End the record."""
 
-    def _begin_steps(self, conversation: _Conversation, calls: Sequence[Call]) -> list[str]:  # noqa: ARG002
-        """The ids under which the calls are on record."""
+    def _begin_steps(
+        self,
+        conversation: Conversation,  # noqa: ARG002  # subclasses use it
+        calls: Sequence[Call],
+    ) -> list[str]:
+        """Return the ids of the calls on record."""
         return [call.id for call in calls]
 
 
 class Conversations(Calls):
-    """Of a program in the sandbox: calls of tools are its steps, and messages are added to what it asks.
+    """Requests of a program in the sandbox. Its tool calls are its steps; messages are added.
 
-    The first request with tools begins the main conversation; one that repeats a known call or a known beginning goes
-    on with its conversation. A new history with the instructions and tools of the main one is that after a compaction;
-    with others it is a sub-agent's; without tools it is a side request (a title, a summary).
+    The first request with tools begins the main conversation. A request that repeats a known call
+    or a known beginning continues its conversation. A new history with the instructions and tools
+    of the main conversation is the main conversation after a compaction. With other instructions or
+    tools it belongs to a sub-agent; without tools it is a side request (a title, a summary).
     """
 
     def __init__(self, session: AgentSession) -> None:
         super().__init__(session)
-        self._main: _Conversation | None = None
-        self._all: list[_Conversation] = []
-        self._by_call: dict[tuple[str, str], _Conversation] = {}
-        """By thread, and the id of a call."""
+        self._main: Conversation | None = None
+        self._all: list[Conversation] = []
+        self._by_call: dict[tuple[str, str], Conversation] = {}
+        """Conversations by thread and id of a call."""
 
-    def request(self, api_format: str, body: Body) -> Exchange:
-        """What came of earlier calls goes on record."""
+    def begin_exchange(self, api_format: str, body: JsonObject) -> Exchange:
+        """Record the results of earlier calls, and return the exchange with messages added."""
         history = History(api_format, body)
-        conversation = self._conversation(history)
+        conversation = self._find_conversation(history)
         for result in history.results:
             self._by_call.setdefault((history.thread, result.call_id), conversation)
         self._record_results(conversation, history)
         conversation.keys = history.keys
-        if conversation is self._main and history.tools and not _is_instruction(history):
+        if conversation is self._main and history.tools and not _ends_with_instruction(history):
             self._add_messages(conversation, history)
         texts: dict[str, list[str]] = {}
-        for one in conversation.added:
-            texts.setdefault(one.after, []).append(one.text)
-        return Exchange(conversation, api_format, body, history.with_texts(texts))
+        for message in conversation.added:
+            texts.setdefault(message.after, []).append(message.text)
+        return Exchange(conversation, api_format, sent=body, body=history.with_texts(texts))
 
     def finish(self) -> None:
-        """Calls whose results were never seen go on record too."""
+        """Record calls whose results were never sent."""
         for conversation in self._all:
             for step in conversation.steps:
-                self._record(conversation, step, None)
+                self._record_step(conversation, step, result=None)
             conversation.steps = []
 
-    def _begin_steps(self, conversation: _Conversation, calls: Sequence[Call]) -> list[str]:
-        # A side request has no tools: what looks like a call is carried out by nobody.
+    def _begin_steps(self, conversation: Conversation, calls: Sequence[Call]) -> list[str]:
+        # A side request has no tools. Nobody executes what looks like a call.
         if conversation.label == _SIDE:
             return []
-        ids = []
+        call_ids = []
         for call in calls:
             number = self._session.begin_own_step()
-            ids.append(call.id or f"call_{number}")
-            conversation.steps.append(_Step(number, call, ids[-1], time.monotonic()))
+            call_id = call.id or f"call_{number}"
+            call_ids.append(call_id)
+            conversation.steps.append(_Step(number, call, call_id, time.monotonic()))
             if call.id:
                 self._by_call[conversation.thread, call.id] = conversation
-        return ids
+        return call_ids
 
-    def _conversation(self, history: History) -> _Conversation:
-        thread, keys, main = history.thread, history.keys, self._main
-        for result in reversed(history.results):
-            if (thread, result.call_id) in self._by_call:
-                return self._by_call[thread, result.call_id]
-        same = [
-            one for one in self._all if one.thread == thread and one.keys == keys[: len(one.keys)]
-        ]
-        if same:
-            return max(same, key=lambda one: len(one.keys))
+    def _find_conversation(self, history: History) -> Conversation:
+        conversation = self._find_known(history)
+        if conversation:
+            return conversation
         if not history.tools:
-            return _Conversation(_SIDE, thread)
-        said = "\n\n".join(text for place in history.tail for text in place.texts)
-        if main is not None and (thread, history.signature) == (main.thread, main.signature):
-            self._session.tell(said, "compacted")
+            return Conversation(_SIDE, history.thread)
+        prompt = "\n\n".join(_texts_of(history.new_items))
+        main = self._main
+        if main is None and history.thread != SUBAGENT:
+            self._main = Conversation(label="", thread=history.thread)
+            self._session.tell(history.system_prompt, "system")
+            self._session.tell(prompt, "task")
+            self._all.append(self._main)
+            return self._main
+        if main and (history.thread, history.signature) == (main.thread, main.signature):
+            self._session.tell(prompt, "compacted")
             return main
-        if main is None and thread != SUBAGENT:
-            found = self._main = _Conversation("", thread)
-            self._session.tell(history.system, "system")
-            self._session.tell(said, "task")
-        else:
-            found = _Conversation(f"subagent {len(self._all)}", thread)
-            self._session.tell(said, found.label)
-        self._all.append(found)
-        return found
+        subagent = Conversation(f"subagent {len(self._all)}", history.thread)
+        self._session.tell(prompt, subagent.label)
+        self._all.append(subagent)
+        return subagent
 
-    def _add_messages(self, main: _Conversation, history: History) -> None:
+    def _find_known(self, history: History) -> Conversation | None:
+        """Return the conversation that has one of the calls, or else the longest same beginning."""
+        for result in reversed(history.results):
+            by_call = self._by_call.get((history.thread, result.call_id))
+            if by_call:
+                return by_call
+        longest = None
+        for conversation in self._all:
+            keys = conversation.keys
+            if conversation.thread != history.thread or keys != history.keys[: len(keys)]:
+                continue
+            if longest is None or len(keys) > len(longest.keys):
+                longest = conversation
+        return longest
+
+    def _add_messages(self, main: Conversation, history: History) -> None:
         main.signature = history.signature
-        last = main.keys[-1]
-        for one in [one for one in main.added if one.after not in main.keys]:
-            main.added.remove(one)
-            if not one.again:
-                main.added.append(_Added(one.text + AGAIN, last, again=True))
-        for message in self._session.incoming():
-            main.added.append(_Added(message.shown, last))
+        last_key = main.keys[-1]
+        kept: list[_AddedMessage] = []
+        repeated: list[_AddedMessage] = []
+        for message in main.added:
+            if message.after in main.keys:
+                kept.append(message)
+            elif not message.is_repeated:
+                repeated.append(_AddedMessage(message.text + REPEATED, last_key, is_repeated=True))
+        incoming = [_AddedMessage(message.shown, last_key) for message in self._session.incoming()]
+        main.added = kept + repeated + incoming
 
-    def _record_results(self, conversation: _Conversation, history: History) -> None:
+    def _record_results(self, conversation: Conversation, history: History) -> None:
         by_id = {result.call_id: result for result in history.results if result.call_id}
-        newest = [result for place in history.tail for result in place.results]
+        new_results: list[Result] = []
+        for item in history.new_items:
+            new_results += item.results
         for step in list(conversation.steps):
-            # Some programs name a call themselves that the model has given no id.
-            nameless = [one for one in newest if not step.call.id and one.name == step.call.name]
-            result = by_id.get(step.call.id) or next(iter(nameless), None)
+            if step.call.id:
+                result = by_id.get(step.call.id)
+            else:
+                # The model gave no id. Some programs then make one up, so compare names.
+                result = _pop_result_of(step.call.name, new_results)
             if result is not None:
-                newest = [one for one in newest if one is not result]
                 conversation.steps.remove(step)
-                self._record(conversation, step, result)
+                self._record_step(conversation, step, result)
 
-    def _record(self, conversation: _Conversation, step: _Step, result: Result | None) -> None:
-        action, args = _action(step.call)
-        about: Body = {"tool": step.call.name, "call_id": step.call_id, **_label(conversation)}
-        text = result.text if result else ""
+    def _record_step(self, conversation: Conversation, step: _Step, result: Result | None) -> None:
+        action, args = _action_of(step.call)
+        fields: JsonObject = {
+            "tool": step.call.name,
+            "call_id": step.call_id,
+            **conversation.record_fields,
+        }
+        text = ""
         if result:
-            about["duration_seconds"] = round(time.monotonic() - step.began, 4)
-        if action == "run" and (code := _EXIT_CODE.search(text[:_EXIT_CODE_WITHIN])):
-            about["returncode"] = int(code[1])
-        self._session.recorder.entry(action, args, text, step=step.number, **about)
+            text = result.text
+            fields["duration_seconds"] = round(time.monotonic() - step.started, 4)
+        exit_code = _EXIT_CODE.search(text[:_EXIT_CODE_CHARACTERS])
+        if action == "run" and exit_code:
+            fields["returncode"] = int(exit_code[1])
+        self._session.recorder.entry(action, args, text, step=step.number, **fields)
 
 
-def _label(conversation: _Conversation) -> dict[str, str]:
-    return {"conversation": conversation.label} if conversation.label else {}
+def _texts_of(items: Sequence[Item]) -> list[str]:
+    texts: list[str] = []
+    for item in items:
+        texts += item.texts
+    return texts
 
 
-def _is_instruction(history: History) -> bool:
-    """The program's own words after tools' results; reminders that it adds to these are in tags."""
-    tail = history.tail
-    results = [number for number, place in enumerate(tail) if place.results]
-    texts = (
-        [text.lstrip() for place in tail[results[-1] :] for text in place.texts] if results else []
-    )
-    return not tail or any(text and not text.startswith("<") for text in texts)
+def _pop_result_of(tool: str, results: list[Result]) -> Result | None:
+    """Remove and return the first result of a tool."""
+    for index, result in enumerate(results):
+        if result.name == tool:
+            return results.pop(index)
+    return None
 
 
-def _action(call: Call) -> tuple[str, Body]:
-    """As other agents' steps are called: commands and messages are the same; other tools keep their names."""
+def _ends_with_instruction(history: History) -> bool:
+    """Return whether the program itself writes to the model after the results of tools.
+
+    Reminders that programs add to results are in tags.
+    """
+    items = history.new_items
+    if not items:
+        return True
+    indexes = [index for index, item in enumerate(items) if item.results]
+    if not indexes:
+        return False
+    texts = [text.lstrip() for text in _texts_of(items[indexes[-1] :])]
+    return any(text and not text.startswith("<") for text in texts)
+
+
+def _action_of(call: Call) -> tuple[str, JsonObject]:
+    """Return the name and arguments of a step on record.
+
+    Commands and messages look like those of other agents. Other tools keep their names.
+    """
     args = call.args
     command = args.get("command", args.get("cmd"))
     if call.name in _SHELL_TOOLS and command:
         if isinstance(command, list):
-            command = command[-1] if command[1:2] == ["-lc"] else shlex.join(map(str, command))
+            is_script = command[1:2] == ["-lc"]
+            command = command[-1] if is_script else shlex.join(map(str, command))
         return "run", {"command": str(command), "timeout_seconds": DEFAULT_COMMAND_SECONDS}
     if call.name.endswith("send_message"):
         return "send_message", {"to": str(args.get("to")), "content": str(args.get("text"))}

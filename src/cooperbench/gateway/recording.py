@@ -1,7 +1,8 @@
-"""What models were asked and what they answered: kept with `--record`, given again by the agent `replay_model`.
+"""Requests to models and their replies: kept by `--record`, replayed by the agent `replay_model`.
 
-The file has one JSON line for each exchange, flushed one by one. A replayed request takes the recorded answer to the
-same request (`comparable`), in whatever order; another one ends the agent.
+The file has one JSON line for each exchange, and each line is flushed. A replayed request gets the
+recorded reply to the same request (see `comparable`), in any order. A request that was not recorded
+ends the agent.
 """
 
 from __future__ import annotations
@@ -13,138 +14,218 @@ import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import AgentFailure
 from cooperbench.secrets import redact
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
 DIFFERS = "replay_differs"
-_EXCERPT = 60
-_OF_ONE_RUN = {"client_metadata", "metadata", "prompt_cache_key", "safety_identifier", "user", "id"}
-_VARYING = {
+_EXCERPT_CHARACTERS = 60
+_VARYING_FIELDS = {
+    "client_metadata",
+    "metadata",
+    "prompt_cache_key",
+    "safety_identifier",
+    "user",
+    "id",
+}
+"""Fields whose values differ between two runs of the same agent."""
+_VARYING_TEXTS = {
     "<id>": re.compile(
-        r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[a-f]*\d)[0-9a-f]{7,}\b"
-        r"|\b(?:ses|msg|prt|fc|fco|rs)_\w+|(?<=Chunk ID: )\w+|(?<=cc_version=)[\w.]+"
+        r"""
+        \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b  # UUID
+        | \b(?=[a-f]*\d)[0-9a-f]{7,}\b       # commit
+        | \b(?:ses|msg|prt|fc|fco|rs)_\w+    # session, item
+        | (?<=Chunk\ ID:\ )\w+
+        | (?<=cc_version=)[\w.]+
+        """,
+        re.VERBOSE,
     ),
     "<time>": re.compile(
-        r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?|\b\d\d:\d\d:\d\d\b"
-        r"|(?:\w+day, )?(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-        r" \d{1,2}, \d{4}|\b\d+(?:\.\d+)? ?(?:s|ms|seconds?)\b|(?<=duration_ms: )\d+"
+        r"""
+        \d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?
+        | \b\d\d:\d\d:\d\d\b
+        | (?:\w+day,\ )?
+          (?:January|February|March|April|May|June
+            |July|August|September|October|November|December)
+          \ \d{1,2},\ \d{4}
+        | \b\d+(?:\.\d+)?\ ?(?:s|ms|seconds?)\b  # duration
+        | (?<=duration_ms:\ )\d+
+        """,
+        re.VERBOSE,
     ),
-    "<number>": re.compile(r"\d{5,}|(?<=PID: )\d+|(?<=PGID: )\d+|(?<=127\.0\.0\.1:)\d+"),
+    "<number>": re.compile(
+        r"""
+        \d{5,}                               # timestamp
+        | (?<=PID:\ )\d+
+        | (?<=PGID:\ )\d+
+        | (?<=127\.0\.0\.1:)\d+              # port
+        """,
+        re.VERBOSE,
+    ),
 }
-"""Ids of sessions, items and commits; dates, times and durations; process ids, ports, timestamps."""
+"""Texts that differ between two runs of the same agent, and what they are replaced with."""
+
+
+@dataclass(frozen=True)
+class _RecordedExchange:
+    """A recorded exchange that has not been replayed yet."""
+
+    kind: str
+    comparable_request: Any
+    reply: list[JsonObject]
+    received: int
 
 
 class Exchanges:
-    """Of one agent: kept in a file, or answered from another."""
+    """The exchanges of one agent: written to a file, or replayed from another."""
 
     def __init__(self, kept: Path | None = None, replayed: Path | None = None) -> None:
         self._lock = threading.Lock()
         self._file: gzip.GzipFile | None = None
-        self._left: list[tuple[Json, Any]] | None = None
-        """Recorded exchanges that were not asked for yet, each with its comparable request."""
+        self._remaining: list[_RecordedExchange] | None = None
         self._count = 0
         if replayed is not None:
-            self._left = [(one, comparable(one["request"])) for one in read_exchanges(replayed)]
+            self._remaining = [_to_recorded(record) for record in read_exchanges(replayed)]
         elif kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            self._file = gzip.open(kept, "wb", compresslevel=6)  # noqa: SIM115  # closed by `close`
+            self._file = gzip.open(kept, "wb", compresslevel=6)  # noqa: SIM115  # see `close`
 
     def keep(
         self,
         kind: str,
-        request: Mapping[str, Any],
-        answer: Sequence[Mapping[str, Any]],
+        request: JsonMapping,
+        reply: Sequence[JsonMapping],
         received: int,
     ) -> None:
-        """`answer` is one object, or the events of a stream; `received`: how many messages the agent has got so far."""
+        """Write an exchange.
+
+        `reply` is the only object of a whole reply, or the events of a stream. `received` is the
+        number of messages that the agent has received so far.
+        """
         if self._file is None:
             return
-        record = {"kind": kind, "request": request, "answer": answer, "received": received}
+        record = {"kind": kind, "request": request, "answer": reply, "received": received}
         line = redact(json.dumps(record, default=str)) + "\n"
         with self._lock:
             if not self._file.closed:
                 self._file.write(line.encode())
                 self._file.flush()
 
-    def find(self, kind: str, request: Mapping[str, Any]) -> list[Json] | None:
-        """The recorded answer; None where the model is to be asked. AgentFailure where the request is another one."""
-        if self._left is None:
+    def find(self, kind: str, request: JsonMapping) -> list[JsonObject] | None:
+        """Return the recorded reply; None if nothing is replayed and the model must be called.
+
+        Raises:
+            AgentFailure: The request was not recorded.
+        """
+        if self._remaining is None:
             return None
         self._count += 1
-        asked = comparable(json.loads(redact(json.dumps(request, default=str))))
-        same_kind = [one for one in self._left if one[0]["kind"] == kind]
+        comparable_request = comparable(json.loads(redact(json.dumps(request, default=str))))
+        same_kind = [exchange for exchange in self._remaining if exchange.kind == kind]
         if not same_kind:
-            raise AgentFailure(
-                DIFFERS,
-                f"request {self._count} has no recorded answer: the recorded run asked no more",
-            )
-        for one in same_kind:
-            if one[1] == asked:
-                self._left.remove(one)
-                return list(one[0]["answer"])
-        text = json.dumps(asked)
-        nearest = max(same_kind, key=lambda one: _common(text, json.dumps(one[1])))
-        where = difference(nearest[1], asked)
+            problem = f"request {self._count} was not recorded: the recorded run had ended by then"
+            raise AgentFailure(DIFFERS, problem)
+        for exchange in same_kind:
+            if exchange.comparable_request == comparable_request:
+                self._remaining.remove(exchange)
+                return list(exchange.reply)
+        text = json.dumps(comparable_request)
+
+        def similarity(exchange: _RecordedExchange) -> int:
+            return _common_length(text, json.dumps(exchange.comparable_request))
+
+        nearest = max(same_kind, key=similarity)
+        where = difference(nearest.comparable_request, comparable_request)
         raise AgentFailure(
             DIFFERS, f"request {self._count} differs from the recorded run at {where}"
         )
 
     def due(self, received: int) -> int | None:
-        """How many messages more the next request has; None: all that have come."""
-        return max(0, self._left[0][0]["received"] - received) if self._left else None
+        """Return how many more messages the next request has; None if all that have come."""
+        if not self._remaining:
+            return None
+        return max(0, self._remaining[0].received - received)
 
     def close(self) -> None:
-        """Nothing is kept after this."""
+        """Close the file. Later exchanges are not kept."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
 
 
-def read_exchanges(path: Path) -> list[Json]:
-    """As far as the file is whole."""
-    found: list[Json] = []
+def read_exchanges(path: Path) -> list[JsonObject]:
+    """Return the records of a file, up to where it is damaged or ends early."""
+    records: list[JsonObject] = []
     with (
         suppress(OSError, EOFError, ValueError, zlib.error),
         gzip.open(path, "rt", encoding="utf-8") as file,
     ):
-        found.extend(json.loads(line) for line in file)
-    return found
+        for line in file:
+            records.append(json.loads(line))  # noqa: PERF401  # a damaged line keeps the others
+    return records
 
 
 def comparable(request: Any) -> Any:
-    """A request without what differs between two runs of the same agent (`_OF_ONE_RUN`, `_VARYING`)."""
+    """Return a request without everything that differs between two runs of the same agent."""
     if isinstance(request, dict):
-        return {name: comparable(one) for name, one in request.items() if name not in _OF_ONE_RUN}
+        kept = {}
+        for name, value in request.items():
+            if name not in _VARYING_FIELDS:
+                kept[name] = comparable(value)
+        return kept
     if isinstance(request, list):
-        return [comparable(one) for one in request]
+        return [comparable(value) for value in request]
     if isinstance(request, str):
-        for stand_in, pattern in _VARYING.items():
-            request = pattern.sub(stand_in, request)
+        for placeholder, pattern in _VARYING_TEXTS.items():
+            request = pattern.sub(placeholder, request)
     return request
 
 
-def difference(recorded: Any, now: Any, path: str = "") -> str:
-    """The first place where two values differ, with what is there: `messages[3].content: recorded '…', now '…'`."""
-    if isinstance(recorded, dict) and isinstance(now, dict):
-        name = next(name for name in [*recorded, *now] if recorded.get(name) != now.get(name))
-        return difference(
-            recorded.get(name), now.get(name), f"{path}.{name}" if path else str(name)
-        )
-    if isinstance(recorded, list) and isinstance(now, list):
-        place = _common(recorded, now)
-        one, other = ((*value, None)[place] for value in (recorded, now))
-        return difference(one, other, f"{path}[{place}]")
-    texts = [one if isinstance(one, str) else json.dumps(one) for one in (recorded, now)]
-    start = max(0, _common(*texts) - _EXCERPT // 3)
-    shown = ["…" * (start > 0) + text[start : start + _EXCERPT] for text in texts]
-    return f"{path}: recorded {shown[0]!r}, now {shown[1]!r}"
+def difference(recorded: Any, current: Any, path: str = "") -> str:
+    """Describe the first difference: `messages[3].content: recorded '…', now '…'`."""
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        for name in [*recorded, *current]:
+            if recorded.get(name) != current.get(name):
+                inner_path = f"{path}.{name}" if path else str(name)
+                return difference(recorded.get(name), current.get(name), inner_path)
+    if isinstance(recorded, list) and isinstance(current, list):
+        index = _common_length(recorded, current)
+        recorded_value = recorded[index] if index < len(recorded) else None
+        current_value = current[index] if index < len(current) else None
+        return difference(recorded_value, current_value, f"{path}[{index}]")
+    recorded_text, current_text = _as_text(recorded), _as_text(current)
+    start = max(0, _common_length(recorded_text, current_text) - _EXCERPT_CHARACTERS // 3)
+    recorded_excerpt = _excerpt(recorded_text, start)
+    current_excerpt = _excerpt(current_text, start)
+    return f"{path}: recorded {recorded_excerpt!r}, now {current_excerpt!r}"
 
 
-def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How much of their beginnings is the same."""
-    shorter = min(len(one), len(other))
-    return next((place for place in range(shorter) if one[place] != other[place]), shorter)
+def _to_recorded(record: JsonObject) -> _RecordedExchange:
+    return _RecordedExchange(
+        kind=record["kind"],
+        comparable_request=comparable(record["request"]),
+        reply=record["answer"],
+        received=record["received"],
+    )
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _excerpt(text: str, start: int) -> str:
+    excerpt = text[start : start + _EXCERPT_CHARACTERS]
+    return f"…{excerpt}" if start > 0 else excerpt
+
+
+def _common_length(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Return the length of the common beginning of two sequences."""
+    for index, (first_element, second_element) in enumerate(zip(first, second, strict=False)):
+        if first_element != second_element:
+            return index
+    return min(len(first), len(second))

@@ -128,13 +128,12 @@ def check(arm: Arm) -> Arm:
     one_of_each_size = {len(pair.feature_ids): pair for pair in reversed(pairs)}.values()
     specs = dict.fromkeys(one for pair in one_of_each_size for one in config.agent_specs(pair))
     for one in specs:
-        agent: Any = get_agent(one.agent)()
-        if hasattr(agent, "check"):
-            agent.check(one.config_path, pairs, config.setting)
-        asks = one.model and arm.to_run and not config.replay_from
-        if one.model and asks and hasattr(agent, "check_model"):
-            given = {"base_url": one.base_url} if one.base_url else {}
-            agent.check_model(one.model, one.config_path, **given)
+        agent = get_agent(one.agent)()
+        agent.check(one.config_path, pairs, config.setting)
+        if one.model and arm.to_run and not config.replay_from:
+            # Agents of other packages may not have the argument base_url.
+            base_url = {"base_url": one.base_url} if one.base_url else {}
+            agent.check_model(one.model, one.config_path, **base_url)
     # Jobs of a cluster check it on their own node.
     if arm.to_run and config.executor == "local" and not config.replay_from:
         check_model_servers(specs)

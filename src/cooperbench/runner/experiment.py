@@ -235,7 +235,7 @@ class Experiment:
         evaluated = [pair for _, pair in to_evaluate]
         for name in dict.fromkeys(config.agents) if to_run else ():
             # Slow imports. If one fails, the agent itself reports that later, with a better message.
-            self._sandboxes.pool(1, "warm-up").submit(getattr(get_agent(name), "warm_up", bool))
+            self._sandboxes.pool(1, "warm-up").submit(get_agent(name).warm_up)
         self._sandboxes.prepare(
             [pair.task for pair in (*to_run, *evaluated)],
             lambda task, done, total: self._display.progress("Prepared", task.label, done, total),

@@ -15,7 +15,7 @@ from cooperbench import errors
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
-from cooperbench.agents.registry import get_agent, programs_of, version_of
+from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import AgentSession
 from cooperbench.eval.trees import MAX_PATCH_BYTES
 from cooperbench.gateway.recording import Exchanges
@@ -184,7 +184,7 @@ class PairRun:
                 "agent",
                 self._config.network,
                 labels,
-                programs=programs_of(get_agent(spec.agent)),
+                programs=get_agent(spec.agent).programs(),
             ),
         )
         sandboxes[slot.agent_id] = sandbox

@@ -64,42 +64,42 @@ def test_a_server_of_ones_own_may_have_responses(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("model", ["openai/any", "hosted_vllm/any"])
-def test_a_server_is_asked_as_litellm_asks_it(
+def test_a_server_with_openais_api_gets_the_programs_request(
     model: str, stream: bool, agents: Agents, server: ModelServer
 ) -> None:
-    """These are asked without LiteLLM's call, which one more setting brings back."""
+    """It is asked without LiteLLM. One more setting brings LiteLLM back: the record is the same."""
     server.script("", lambda _: call("ls", "I look.", tokens=Tokens(100, 10, cached=60)))
-    parameters = {
-        "type": "object",
-        "properties": {"command": {"type": "string"}},
-        "additionalProperties": False,
+    parameters = {"type": "object", "properties": {"command": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "bash", "parameters": parameters}}
+    system = {"type": "text", "text": "Be brief."}
+    sent = {
+        "tools": [tool],
+        "tool_choice": "auto",
+        "temperature": 0.5,
+        "max_tokens": 100,
+        "seed": 1,
+        "stop": ["END"],
     }
-    function = {"name": "bash", "parameters": parameters, "strict": True}
-    asked = {
-        "messages": [
-            {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "x"}}]},
-            {"role": "user", "content": "Look around."},
-        ],
-        "tools": [{"type": "function", "function": function}],
-        "tool_choice": "auto", "temperature": 0.5, "max_tokens": 100, "seed": 1, "stop": ["END"], "stream": stream,
-        "reasoning_effort": "low", "user": "no argument of ours",
-    }  # fmt: skip
+    user_message = {"role": "user", "content": "Look around."}
+    marked = {"role": "system", "content": [system | {"cache_control": {"type": "ephemeral"}}]}
+    body = {**sent, "messages": [marked, user_message], "stream": stream, "user": "not forwarded"}
     records = []
     for settings in ({"top_p": 0.9}, {"top_p": 0.9, "extra_headers": {"x-by": "litellm"}}):
         with agents.open(model, settings=settings) as at:
             headers = {"Authorization": f"Bearer {at.access.token}"}
             url = f"{at.url}/v1/chat/completions"
-            assert httpx.post(url, json=asked, headers=headers, timeout=60).status_code == 200
-            replies = [entry for entry in at.record if entry["action"] == "reply"]
-            records.append(
-                [{key: one[key] for key in ("args", "tokens", "tool_calls")} for one in replies]
-            )
-    ours, litellms = server.requests
-    assert litellms.headers["x-by"] == "litellm"
-    assert {"stream": False, **ours.body} == {"stream": False, **litellms.body}
-    assert ours.api_key == litellms.api_key
-    for record in records:
-        record[0]["tool_calls"][0].pop("id")
+            assert httpx.post(url, json=body, headers=headers, timeout=60).status_code == 200
+            (reply,) = (entry for entry in at.record if entry["action"] == "reply")
+            reply["tool_calls"][0].pop("id")
+            records.append({key: reply[key] for key in ("args", "tokens", "tool_calls")})
+    plain, by_litellm = server.requests
+    expected = {**sent, "top_p": 0.9, "model": "any"}
+    expected["messages"] = [{"role": "system", "content": [system]}, user_message]
+    if stream:
+        expected |= {"stream": True, "stream_options": {"include_usage": True}}
+    assert plain.body == expected
+    assert by_litellm.headers["x-by"] == "litellm"
+    assert plain.api_key == by_litellm.api_key
     assert records[0] == records[1]
 
 

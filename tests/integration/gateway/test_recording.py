@@ -36,7 +36,7 @@ def test_the_same_requests_get_the_same_answers_in_any_order(tmp_path: Path) -> 
     replay = Exchanges(replayed=record(tmp_path / "e.gz", "one", "two", "two"))
     for text in ("two", "one", "two"):
         assert replay.find("chat", asked(text)) == [{"answer": text}]
-    with pytest.raises(AgentFailure, match="request 4 has no recorded answer") as caught:
+    with pytest.raises(AgentFailure, match="request 4 was not recorded") as caught:
         replay.find("chat", asked("two"))
     assert caught.value.status == DIFFERS
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cooperbench.export.atif import steps_of
-from cooperbench.gateway.conversations import AGAIN, Conversations
+from cooperbench.gateway.conversations import REPEATED, Conversations
 from cooperbench.models import Usage
 from cooperbench.records.trajectory import decode_step
 from tests.support.gateway.programs import API_FORMATS, Json, Program, Turn
@@ -34,9 +34,9 @@ def at_work(tmp_path: Path) -> Iterator[AtWork]:
 
 def ask(conversations: Conversations, program: Program, turn: Turn | None = None) -> Json:
     """What the provider gets; the program gets `turn`."""
-    exchange = conversations.request(program.api_format, program.body())
+    exchange = conversations.begin_exchange(program.api_format, program.body())
     if turn is not None:
-        conversations.answered(exchange, program.takes(turn), Usage(calls=1))
+        conversations.record_reply(exchange, program.takes(turn), Usage(calls=1))
     return exchange.body
 
 
@@ -67,7 +67,9 @@ def texts(body: Json) -> list[str]:
 
 def messages(body: Json) -> list[str]:
     return [
-        text.removeprefix(FROM).removesuffix(AGAIN) for text in texts(body) if text.startswith(FROM)
+        text.removeprefix(FROM).removesuffix(REPEATED)
+        for text in texts(body)
+        if text.startswith(FROM)
     ]
 
 
@@ -141,7 +143,7 @@ def test_the_same_request_twice_asks_the_same(at_work: AtWork, api_format: str) 
     conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     at_work.arrives("hi")
     body = program.body()
-    once, twice = (conversations.request(api_format, body).body for _ in range(2))
+    once, twice = (conversations.begin_exchange(api_format, body).body for _ in range(2))
     assert json.dumps(once) == json.dumps(twice)
 
 
@@ -159,7 +161,7 @@ def test_a_compaction_loses_no_message(at_work: AtWork, api_format: str) -> None
     assert messages(asked) == ["I change app.txt"]
     program.compacts("This goes on from: it went well")
     after = ask(conversations, program, Turn("", [program.shell("c3", "ls")]))
-    assert texts(after)[1:] == [f"{FROM}I change app.txt{AGAIN}", f"{FROM}one more"]
+    assert texts(after)[1:] == [f"{FROM}I change app.txt{REPEATED}", f"{FROM}one more"]
     program.returns("app.txt")
     assert messages(ask(conversations, program, Turn("done"))) == ["I change app.txt", "one more"]
     program.compacts("This goes on for the second time")
@@ -197,7 +199,7 @@ def test_subagents_and_side_requests_get_no_messages(at_work: AtWork, api_format
     for number, other in enumerate(others):
         other.thread = f"t{number + 2}"
         body = other.body()
-        assert conversations.request(api_format, body).body == body
+        assert conversations.begin_exchange(api_format, body).body == body
     for number, other in enumerate(others):
         ask(conversations, other, Turn("", [other.shell(f"s{number}", "ls")]))
     for other in reversed(others):
@@ -324,8 +326,8 @@ def test_a_body_of_another_shape_is_refused(
     name = {"responses": "input", "gemini": "contents"}.get(api_format, "messages")
     if api_format == "responses" and history == "x":
         return
-    with pytest.raises(ValueError, match=f"{name} is no list"):
-        Conversations(at_work.session).request(
+    with pytest.raises(ValueError, match=f"{name} must be a list"):
+        Conversations(at_work.session).begin_exchange(
             api_format, {name: history, "tools": [{"name": "t"}]}
         )
 
@@ -362,8 +364,8 @@ def test_whatever_an_agent_sends_the_gateway_goes_on(
 ) -> None:
     name = {"responses": "input", "gemini": "contents"}.get(api_format, "messages")
     conversations = Conversations(at_work.session)
-    exchange = conversations.request(api_format, {**rest, name: items})
-    conversations.answered(
+    exchange = conversations.begin_exchange(api_format, {**rest, name: items})
+    conversations.record_reply(
         exchange, {**rest, "content": items, "output": items, "choices": items}, Usage()
     )
 
@@ -398,7 +400,7 @@ def test_places_stay_whatever_happens(at_work: AtWork, api_format: str, events: 
                 else Program(api_format, "Title", tools=(), system="You write titles.")
             )
             body = aside.body()
-            assert conversations.request(api_format, body).body == body
+            assert conversations.begin_exchange(api_format, body).body == body
             continue
         if event == "compact":
             program.compacts(f"summary {next(ids)}")
@@ -409,7 +411,7 @@ def test_places_stay_whatever_happens(at_work: AtWork, api_format: str, events: 
         body = program.body()
         if program.turns[-1].own:
             continue
-        exchange = conversations.request(api_format, body)
+        exchange = conversations.begin_exchange(api_format, body)
         check_valid(api_format, exchange.body)
         shortened = {text: max(count, 0) for text, count in shortened.items()}
         expected = [text for text in sent if shortened[text] < 2]
@@ -421,13 +423,15 @@ def test_places_stay_whatever_happens(at_work: AtWork, api_format: str, events: 
         ]
         assert own == pieces(body)
         assert pieces(exchange.body)[: len(before)] == before
-        assert json.dumps(conversations.request(api_format, body).body) == json.dumps(exchange.body)
+        assert json.dumps(conversations.begin_exchange(api_format, body).body) == json.dumps(
+            exchange.body
+        )
         before = pieces(exchange.body)
         if event in ("turn", "turns"):
             calls = [
                 program.shell(f"c{next(ids)}", "ls") for _ in range(2 if event == "turns" else 1)
             ]
-            conversations.answered(exchange, program.takes(Turn("", calls)), Usage())
+            conversations.record_reply(exchange, program.takes(Turn("", calls)), Usage())
             program.returns(*("out" for _ in calls))
         elif event == "say":
-            conversations.answered(exchange, program.takes(Turn("well")), Usage())
+            conversations.record_reply(exchange, program.takes(Turn("well")), Usage())

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.agents import llm
+from cooperbench.agents.base import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Pair, Setting
 
 
-class MiniSweAgent:
+class MiniSweAgent(Agent):
     tool_calls: ClassVar[bool] = False
     warm_up = staticmethod(llm.warm_up_gateway)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cooperbench.agents import llm
-from cooperbench.agents.base import read_yaml
+from cooperbench.agents.base import Agent, read_yaml
 from cooperbench.agents.environments import InstalledAgent
 from cooperbench.agents.session import AgentSession
 from cooperbench.agents.worker.worker_process import Worker, start_message
@@ -40,7 +40,7 @@ _GATEWAY_SETTING = re.compile(
 )
 
 
-class WorkerAgent:
+class WorkerAgent(Agent):
     """One worker for one slot. Subclasses say what to start and what else it should know."""
 
     silence_seconds = 1200.0

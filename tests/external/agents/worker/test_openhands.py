@@ -172,7 +172,7 @@ def test_an_empty_account_stops_the_run_also_later_on(
     tmp_path: Path, server: ModelServer, reply: Reply
 ) -> None:
     server.script("", lambda _: reply if len(server.requests) > 1 else call("ls", tool="terminal"))
-    with pytest.raises(UserError, match="the account is used up"):
+    with pytest.raises(UserError, match="the account's quota is exhausted"):
         play(tmp_path, server, setting="solo")
 
 

@@ -198,7 +198,7 @@ def test_a_server_of_the_users_own(
     left = run_tiny(tmp_path, TOOLS, **options)
     assert left.result["agents"]["solo"]["status"] == "submitted"
     assert [request.api_key for request in server.requests] == [KEY]
-    with pytest.raises(UserError, match="LiteLLM knows no provider of it"):
+    with pytest.raises(UserError, match="LiteLLM does not know its provider"):
         run_tiny(tmp_path, TOOLS, run_name="other", **options | {"model_name": "scripted"})
 
 

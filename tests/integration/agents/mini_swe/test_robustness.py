@@ -155,7 +155,7 @@ def test_waiting_for_a_provider_that_fails_is_not_the_agents_time(
         ),
         (
             error(429, "You exceeded your current quota.", code="insufficient_quota"),
-            "account is used up",
+            "account's quota is exhausted",
         ),
         (error(400, "Unknown parameter: 'temprature'"), "refuses the request: .*temprature"),
     ],

@@ -66,7 +66,7 @@ def test_a_wrong_file_is_refused(
 def test_what_is_no_yaml_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match="no readable YAML") as caught:
+    with pytest.raises(UserError, match="cannot be read as YAML") as caught:
         MiniSweAgent().check(path, [], "coop")
     assert "\n" not in str(caught.value)
 
@@ -85,7 +85,7 @@ def test_a_copy_of_the_frameworks_own_file_works(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("no-such-model", "knows no provider.*openai/no-such-model"),
+        ("no-such-model", "does not know its provider.*openai/no-such-model"),
         ("gpt-4o", "needs OPENAI_API_KEY"),
         ("anthropic/claude-sonnet-4-5", "needs ANTHROPIC_API_KEY"),
         ("vertex_ai/gemini-3-flash-preview", "gcloud auth application-default login"),
