@@ -6,23 +6,30 @@ BIN := $(VENV)/bin
 # More than there are processors: tests wait for sandboxes and for their own timeouts most of their time.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
-.PHONY: demo test lint types unit integration external chaos format bench size clean
+PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+.PHONY: help install demo test lint types unit integration external chaos format bench size clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   a complete experiment on this machine, with nothing to set up"
-	@echo "make test   lint, types, unit tests and integration tests"
-	@echo "make unit   the unit tests alone"
-	@echo "make external  the tests with large programs: container engines, agents, clusters, cloud clients, a browser"
-	@echo "make bench  the measurements of benchmarks/, as tables"
-	@echo "make chaos  an hour of faults against real runs; SECONDS=600 for ten minutes of it"
-	@echo "make size   lines and files by package, and of a pair's way"
-	@echo "make format put the code into shape"
+	@echo "make demo      a complete experiment on this machine, with nothing to set up"
+	@echo "make test      lint, types, unit tests and integration tests"
+	@echo "make unit      only the unit tests: no sandboxes, no services"
+	@echo "make external  the tests with container engines, npm agents, clusters, cloud clients and a browser"
+	@echo "make bench     the measurements of benchmarks/, as tables"
+	@echo "make chaos     an hour of faults against real runs; SECONDS=600 for ten minutes of it"
+	@echo "make size      lines and files of each package, and what makes the code hard to read"
+	@echo "make format    put the code into shape"
+	@echo "make clean     remove the environment and all caches"
+
+install: $(VENV)/.dev
 
 demo: $(VENV)/.core
 	$(BIN)/cooperbench demo
 
-test: lint types unit integration
+# One call for both tiers, so that the table of skipped tests is at the end.
+test: lint types
+	$(PYTEST) tests/unit tests/integration
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -32,14 +39,8 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests/unit
-
-integration: $(VENV)/.dev
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests/integration
-
-external: $(VENV)/.dev
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup tests/external
+unit integration external: $(VENV)/.dev
+	$(PYTEST) tests/$@
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.external.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
@@ -51,8 +52,8 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file || exit 1; done
 
-size: $(VENV)/.dev
-	$(BIN)/python benchmarks/size.py
+size:
+	$(PYTHON) benchmarks/size.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
