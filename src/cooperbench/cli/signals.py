@@ -13,6 +13,8 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 _RETHROW_SECONDS = 0.1
 _JOIN_SECONDS = 5
+_command_ended = False
+"""True once the command of this process has ended: signals interrupt nothing from then on."""
 
 
 def treat_signals_as_interrupts() -> None:
@@ -61,15 +63,19 @@ def run_process(run: Callable[[], int], interrupted_status: int) -> int:
         run: Runs the command and returns its exit status.
         interrupted_status: The exit status after a second interrupt.
     """
+    global _command_ended
     statuses: list[int] = []
     # Handlers run in reverse order of registration, so this one runs last.
     atexit.register(_skip_teardown, statuses)
     rethrow_interrupts()
     try:
         status = run()
-        ignore_signals()
     except KeyboardInterrupt:
         status = interrupted_status
+    # Python runs signal handlers only at calls and jumps. So none can raise between the command
+    # and this assignment, and none raises after it: the exit functions remove the sandboxes.
+    _command_ended = True
+    ignore_signals()
     statuses.append(status)
     if status == interrupted_status:
         _join_threads()
@@ -107,7 +113,8 @@ def _interrupt_later() -> None:
 
 
 def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    if not _command_ended:
+        raise KeyboardInterrupt
 
 
 def _hang_up(number: int, frame: FrameType | None) -> None:
