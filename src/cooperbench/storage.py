@@ -36,6 +36,23 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def seconds_between(start: str | None, end: str | None) -> float | None:
+    """Return the seconds between two times as files have them.
+
+    A time without a zone is UTC. The result is never negative: clocks of two processes may differ
+    a little.
+
+    Returns:
+        None if one of them is not a time.
+    """
+    try:
+        times = [datetime.fromisoformat(str(text)) for text in (start, end)]
+    except ValueError:
+        return None
+    first, last = (time if time.tzinfo else time.replace(tzinfo=UTC) for time in times)
+    return round(max(0.0, (last - first).total_seconds()), 3)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
 from cooperbench.cli import arguments
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
@@ -92,7 +94,7 @@ def report(args: argparse.Namespace) -> int:
         if args.coordination:
             content["coordination"] = [{"run": name, **one.to_json()} for name, one in together]
         if args.judge:
-            content["judge"] = [asdict(one) for one in opinions]
+            content["judge"] = [msgspec.to_builtins(opinion) for opinion in opinions]
         arguments.print_json(content)
     else:
         print_tables(map(ablation_table, ablations))

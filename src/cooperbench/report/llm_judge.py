@@ -1,7 +1,7 @@
-"""A model's opinion of a failed pair, as labels of a taxonomy, kept apart from the computed numbers.
+"""The LLM judge: a model's opinion of why a pair failed, kept apart from the computed numbers.
 
-The kinds of failed cooperation are those of the CooperBench paper (arXiv 2601.13295) in our words (judge_prompt.txt).
-Of an answer only known words are taken, and quotes that really occur where it says.
+The kinds of failed cooperation are those of the CooperBench paper (arXiv 2601.13295), in our words
+(judge_prompt.txt). Only known labels are accepted, and only quotes that occur in their source.
 """
 
 from __future__ import annotations
@@ -12,115 +12,168 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
+
+from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.errors import AgentFailure, InfraError
 from cooperbench.models import Usage
-from cooperbench.report.fields import listed
+from cooperbench.records.judgement import FailureLabel, Judgement, Quote, Symptom
+from cooperbench.records.usage import agent_usage
 from cooperbench.report.loading import Run
-from cooperbench.report.pairs import PairData
+from cooperbench.report.pairs import AgentData, PairData, PairKey, SentMessage
 from cooperbench.secrets import redact
-from cooperbench.storage import read_json, utc_now, write_json
+from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail, printable
 
-SCHEMA = "cooperbench.judge/1"
 PROMPT_VERSION = "1"
 """Changes with every word of the prompt."""
 PROMPT = files(__package__).joinpath("judge_prompt.txt").read_text(encoding="utf-8").strip()
-CAUSES, SYMPTOMS = (
-    dict(
-        re.findall(r"(?m)^- (\w+): (.+)$", PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0])
-    )
-    for title in ("Causes", "Symptoms")
+
+
+def _labels_in_prompt(title: str) -> dict[str, str]:
+    """Return the labels that a section of the prompt lists, with their meaning."""
+    section = PROMPT.partition(f"{title}:\n")[2].partition("\n\n")[0]
+    return dict(re.findall(r"(?m)^- (\w+): (.+)$", section))
+
+
+CAUSES = _labels_in_prompt("Causes")
+SYMPTOMS = _labels_in_prompt("Symptoms")
+MAX_ANSWERS = 3
+"""Number of times that a judge is asked for a usable answer."""
+_ASK_AGAIN = (
+    "That does not hold: name a known cause, and symptoms with quotes that occur."
+    " Answer again in whole."
 )
-ANSWERS = 3
-"""So often a judge is asked for an answer that holds."""
-_AGAIN = "That does not hold: name a known cause, and symptoms with quotes that occur. Answer again in whole."
 _ANSWER_TOKENS = 2_000
 _CONCURRENCY = 4
 _MESSAGE_CHARACTERS = 4_000
 _CONVERSATION_CHARACTERS = 60_000
 _PATCH_CHARACTERS = 30_000
 _TEST_CHARACTERS = 3_000
-_SHORTEST_QUOTE = 8
-_MAX_TEXT = 1_000
+_MIN_QUOTE_CHARACTERS = 8
+_MAX_TEXT_CHARACTERS = 1_000
+_MAX_QUOTES = 20
 
 
 class Case(NamedTuple):
-    """One pair, ready to be judged."""
+    """The material about one pair that the judge is shown."""
 
     text: str
     sources: dict[str, str]
-    """The parts in full, by name: what quotes are looked up in."""
+    """The complete parts by name. Quotes are looked up in them."""
     key: str
-    """The same for the same question."""
+    """Checksum of the prompt and the text."""
 
 
-@dataclass(frozen=True)
-class JudgeReport:
+class JudgeReport(msgspec.Struct, kw_only=True, frozen=True):
     """One model's labels of the failed pairs of a run."""
 
     run: str
     model: str
     judged: int
-    """Asked just now."""
+    """Number of pairs judged by this call."""
     kept: int
-    """Judged before, and still the same question."""
+    """Number of pairs with an earlier judgement of the same material."""
     unusable: int
-    """Of both: no answer held."""
-    errors: tuple[str, ...]
-    """Pairs that could not be judged because of an outage, a line each; the same command asks again."""
+    """Number of judgements without a usable answer."""
+    errors: list[str]
+    """A line for each pair that could not be judged because of an outage."""
     cost: float
-    records: tuple[dict[str, Any], ...]
-    """judge.json of each pair that has one."""
+    records: list[Judgement]
+    """The judgement of each pair that has one."""
 
 
-def judge_run(run: Run, model: str, tell: Callable[[str], object] = lambda _: None) -> JudgeReport:
-    """Have the failed coop pairs labelled; `tell` gets a line for each. What is wrong with model or key is a
-    UserError."""
+class _AnsweredQuote(msgspec.Struct):
+    source: str = ""
+    text: str = ""
+
+
+class _AnsweredSymptom(msgspec.Struct):
+    symptom: str = ""
+    why: str = ""
+    quotes: list[_AnsweredQuote] = []
+
+
+class _Answer(msgspec.Struct):
+    """A model's answer, as the prompt asks for it."""
+
+    cause: str = ""
+    summary: str = ""
+    symptoms: list[_AnsweredSymptom] = []
+
+
+def judge_run(
+    run: Run, model: str, notify: Callable[[str], object] = lambda _: None
+) -> JudgeReport:
+    """Have a model label the failed pairs of a run that have no judgement yet.
+
+    Args:
+        run: The run.
+        model: Name of the judge's model.
+        notify: Is called with a line for each judgement.
+
+    Raises:
+        UserError: The model or its key cannot be used.
+    """
     from cooperbench.agents.llm import check_model, warm_up
 
     failed = [pair for pair in run.pairs if pair.setting != "solo" and pair.state == "failed"]
-    records = {pair.key: record for pair in failed if (record := read_judgement(pair, model))}
-    todo = [pair for pair in failed if pair.key not in records]
-    kept, errors, cost = len(records), [], 0.0
-    if todo:
+    judgements: dict[PairKey, Judgement] = {}
+    for pair in failed:
+        known = read_judgement(pair, model)
+        if known is not None:
+            judgements[pair.key] = known
+    kept = len(judgements)
+    unjudged = [pair for pair in failed if pair.key not in judgements]
+    if unjudged:
         check_model(model, {})
         warm_up()
+    errors: list[str] = []
+    cost = 0.0
     with ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="judge") as pool:
-        for pair, answer in zip(
-            todo, pool.map(lambda pair: _judge(model, pair), todo), strict=True
-        ):
+        answers = pool.map(lambda pair: _judge_or_outage(model, pair), unjudged)
+        for pair, answer in zip(unjudged, answers, strict=True):
             if isinstance(answer, InfraError):
                 errors.append(f"{pair.label}: {answer}")
                 continue
-            records[pair.key] = answer
-            cost += answer["cost"]
-            label = answer["label"]
-            tell(
-                printable(f"judged {pair.label}: {label['cause'] if label else 'no usable answer'}")
-            )
-    ordered = tuple(records[pair.key] for pair in failed if pair.key in records)
-    unusable = sum(record.get("label") is None for record in ordered)
+            judgements[pair.key] = answer
+            cost += answer.cost
+            cause = answer.label.cause if answer.label else "no usable answer"
+            notify(printable(f"judged {pair.label}: {cause}"))
+    ordered = [judgements[pair.key] for pair in failed if pair.key in judgements]
     return JudgeReport(
-        run.name, model, len(ordered) - kept, kept, unusable, tuple(errors), cost, ordered
+        run=run.name,
+        model=model,
+        judged=len(ordered) - kept,
+        kept=kept,
+        unusable=sum(judgement.label is None for judgement in ordered),
+        errors=errors,
+        cost=cost,
+        records=ordered,
     )
 
 
-def read_judgement(pair: PairData, model: str) -> dict[str, Any] | None:
-    """judge.json, where it is of this model and of what lies here now."""
-    record = read_json(pair.paths.judgement) or {}
-    asked = (SCHEMA, model, case_of(pair).key) if record else None
-    return (
-        record if asked == tuple(record.get(name) for name in ("schema", "model", "key")) else None
-    )
+def read_judgement(pair: PairData, model: str) -> Judgement | None:
+    """Return judge.json if it is by this model and about the files that are there now."""
+    judgement = records.read(pair.paths.judgement, Judgement)
+    if judgement is None or judgement.schema != Judgement.SCHEMA or judgement.model != model:
+        return None
+    return judgement if judgement.key == make_case(pair).key else None
 
 
-def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
-    """The record that now is judge.json, or the outage that left none."""
+def _judge_or_outage(model: str, pair: PairData) -> Judgement | InfraError:
+    try:
+        return _judge(model, pair)
+    except InfraError as error:
+        return error
+
+
+def _judge(model: str, pair: PairData) -> Judgement:
+    """Ask the model until an answer is usable, and write judge.json."""
     from cooperbench.agents.llm import (
         DEFAULT_CALL_SECONDS,
         NO_OTHER_RETRIES,
@@ -130,110 +183,157 @@ def _judge(model: str, pair: PairData) -> dict[str, Any] | InfraError:
     )
 
     litellm = load_litellm()
-    case = case_of(pair)
+    case = make_case(pair)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
-    options = {
-        "temperature": 0,
-        "max_tokens": _ANSWER_TOKENS,
-        "drop_params": True,
-        **NO_OTHER_RETRIES,
-    }
-    call = {"model": model, "messages": messages, "timeout": DEFAULT_CALL_SECONDS, **options}
-    usage, answers, label, problems = Usage(), 0, None, list[str]()
-    while label is None and answers < ANSWERS:
+    usage = Usage()
+    answers = 0
+    label: FailureLabel | None = None
+    problems: list[str] = []
+
+    def complete() -> object:
+        return litellm.completion(
+            model=model,
+            messages=messages,
+            timeout=DEFAULT_CALL_SECONDS,
+            temperature=0,
+            max_tokens=_ANSWER_TOKENS,
+            drop_params=True,
+            **NO_OTHER_RETRIES,
+        )
+
+    while label is None and answers < MAX_ANSWERS:
         started = time.monotonic()
         try:
-            response = ask(model, lambda: litellm.completion(**call), first_call=answers == 0)
+            response = ask(model, complete, first_call=answers == 0)
         except AgentFailure as failure:
-            # The material is too long or too foul for it: an outcome, not an outage.
+            # The material is too long or violates a content policy: an outcome, not an outage.
             problems = [redact(f"{failure.status}: {failure}")]
             break
-        except InfraError as error:
-            return error
         answers += 1
         usage += usage_of(response, model, time.monotonic() - started)
         answer = response.choices[0].message.content or ""
-        label = label_in(answer, case.sources)
-        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": _AGAIN}]
-    record = {
-        "schema": SCHEMA,
-        "model": model,
-        "prompt_version": PROMPT_VERSION,
-        "key": case.key,
-        **asdict(pair.key),
-        "judged_at": utc_now(),
-        "answers": answers,
-        "problems": problems,
-        **usage.to_record(),
-        "version": __version__,
-        "label": label,
-    }
-    write_json(pair.paths.judgement, record)
-    return record
+        label = parse_label(answer, case.sources)
+        messages.append({"role": "assistant", "content": answer})
+        messages.append({"role": "user", "content": _ASK_AGAIN})
+    used = agent_usage(usage, sandbox_seconds=0.0)
+    judgement = Judgement(
+        schema=Judgement.SCHEMA,
+        model=model,
+        prompt_version=PROMPT_VERSION,
+        key=case.key,
+        repo=pair.key.repo,
+        task_id=pair.key.task_id,
+        features=list(pair.key.features),
+        judged_at=utc_now(),
+        answers=answers,
+        problems=problems,
+        cost=used.cost,
+        model_calls=used.model_calls,
+        prompt_tokens=used.prompt_tokens,
+        completion_tokens=used.completion_tokens,
+        cached_tokens=used.cached_tokens,
+        model_seconds=used.model_seconds,
+        unpriced_calls=used.unpriced_calls,
+        version=__version__,
+        label=label,
+    )
+    records.write(pair.paths.judgement, judgement)
+    return judgement
 
 
-def case_of(pair: PairData) -> Case:
-    """Long parts are cut, and what was cut is said."""
+def make_case(pair: PairData) -> Case:
+    """Return the material about a pair. Long parts are shortened, with a note."""
     messages = pair.conversation().messages
+    sources = _sources(pair, messages)
     titles = {
-        f"message:{one.sequence}": f"from {one.sender} to {one.recipient} " for one in messages
+        f"message:{message.sequence}": f"from {message.sender} to {message.recipient} "
+        for message in messages
     }
-    sources = {f"message:{one.sequence}": one.text for one in messages}
-    sources |= {
-        f"patch:{one}": (pair.patch(one) or b"").decode("utf-8", "replace")
-        for one in pair.agent_ids
-    }
-    sources |= {f"tests:{name}": text for name, text in pair.test_outputs().items()}
-    mark = hashlib.sha256("\0".join(sources.values()).encode("utf-8", "surrogatepass")).hexdigest()[
-        :12
-    ]
-    agents = [
-        f"{agent.agent_id}: feature {', '.join(map(str, agent.feature_ids))}, ended as {agent.status}, "
-        f"its patch alone {'passes' if agent.success else 'fails'} its own tests"
-        for agent in pair.agents
-    ]
-    runs = pair.merged.features if pair.merged else {}
-    failed = [str(feature) for feature, run in runs.items() if not run.success]
-    merge = f"Merge: {pair.merge_status}; conflicting files: {', '.join(pair.conflicting_files) or 'none'}"
-    fails = f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}"
-    parts = ["\n".join([f"Pair: {pair.label}", *agents, merge, fails])]
-    left = _CONVERSATION_CHARACTERS
+    content = "\0".join(sources.values()).encode("utf-8", "surrogatepass")
+    # Agents cannot guess the mark, so they cannot forge the end of a part.
+    mark = hashlib.sha256(content).hexdigest()[:12]
+    parts = [_facts(pair)]
+    characters_left = _CONVERSATION_CHARACTERS
     for name, text in sources.items():
-        kind = name.partition(":")[0]
-        if kind == "message":
-            shown = head_and_tail(text, min(_MESSAGE_CHARACTERS, max(0, left)))
-            left -= len(shown)
+        if name.startswith("message:"):
+            shown = head_and_tail(text, min(_MESSAGE_CHARACTERS, max(0, characters_left)))
+            characters_left -= len(shown)
+        elif name.startswith("patch:"):
+            shown = head_and_tail(text, _PATCH_CHARACTERS)
         else:
-            shown = (
-                head_and_tail(text, _PATCH_CHARACTERS)
-                if kind == "patch"
-                else text[-_TEST_CHARACTERS:]
-            )
-        parts.append(f"=== {name} {titles.get(name, '')}{mark} ===\n{shown}\n=== end {mark} ===")
-    # Lone surrogates, from bytes that were no UTF-8, cannot be sent.
-    whole = "\n\n".join(parts).encode("utf-8", "replace").decode()
-    key = hashlib.sha256("\0".join((PROMPT_VERSION, PROMPT, whole)).encode()).hexdigest()
-    return Case(whole, sources, key)
+            shown = text[-_TEST_CHARACTERS:]
+        title = titles.get(name, "")
+        parts.append(f"=== {name} {title}{mark} ===\n{shown}\n=== end {mark} ===")
+    # Unpaired surrogates, from bytes that were not UTF-8, cannot be sent.
+    text = "\n\n".join(parts).encode("utf-8", "replace").decode()
+    key = hashlib.sha256("\0".join((PROMPT_VERSION, PROMPT, text)).encode()).hexdigest()
+    return Case(text, sources, key)
 
 
-def label_in(answer: str, sources: Mapping[str, str]) -> dict[str, Any] | None:
-    """What of an answer holds; None where nothing does. A symptom without a quote that occurs is left out."""
+def _sources(pair: PairData, messages: tuple[SentMessage, ...]) -> dict[str, str]:
+    """Return everything that the judge may quote, by name."""
+    sources = {f"message:{message.sequence}": message.text for message in messages}
+    for agent_id in pair.agent_ids:
+        patch = pair.patch(agent_id) or b""
+        sources[f"patch:{agent_id}"] = patch.decode("utf-8", "replace")
+    for name, output in pair.test_outputs().items():
+        sources[f"tests:{name}"] = output
+    return sources
+
+
+def _facts(pair: PairData) -> str:
+    """Return what is known about a pair, for the judge."""
+    test_runs = pair.merged.features if pair.merged else {}
+    failed = [str(feature_id) for feature_id, run in test_runs.items() if not run.success]
+    conflicts = ", ".join(pair.conflicting_files) or "none"
+    lines = [
+        f"Pair: {pair.label}",
+        *[_agent_facts(agent) for agent in pair.agents],
+        f"Merge: {pair.merge_status}; conflicting files: {conflicts}",
+        f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}",
+    ]
+    return "\n".join(lines)
+
+
+def _agent_facts(agent: AgentData) -> str:
+    features = ", ".join(str(feature_id) for feature_id in agent.feature_ids)
+    outcome = "passes" if agent.success else "fails"
+    return (
+        f"{agent.agent_id}: feature {features}, ended as {agent.status}, "
+        f"its patch alone {outcome} its own tests"
+    )
+
+
+def parse_label(answer: str, sources: Mapping[str, str]) -> FailureLabel | None:
+    """Return the usable part of an answer: known labels, with quotes that occur in their source.
+
+    Returns:
+        None if the answer names no known cause, or no symptom with a quote that occurs.
+    """
     try:
-        # Models like to put words around what they were asked for.
+        # Models like to write something before and after the JSON object.
         content = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
     except (ValueError, RecursionError):
         return None
+    given = records.convert(content, _Answer)
     symptoms = []
-    for item in listed(content, "symptoms", dict)[: len(SYMPTOMS)]:
-        quotes = []
-        for quote in listed(item, "quotes", dict)[:20]:
-            source, text = str(quote.get("source")), str(quote.get("text"))
-            start = sources.get(source, "").find(text)
-            if start >= 0 and _SHORTEST_QUOTE <= len(text) <= _MAX_TEXT:
-                quotes.append({"source": source, "text": text, "start": start})
-        name, why = str(item.get("symptom")), str(item.get("why", ""))[:_MAX_TEXT]
-        if name in SYMPTOMS and quotes:
-            symptoms.append({"symptom": name, "why": why, "quotes": quotes})
-    cause, summary = str(content.get("cause")), str(content.get("summary", ""))[:_MAX_TEXT]
-    holds = cause == "none" or (cause in CAUSES and symptoms)
-    return {"cause": cause, "summary": summary, "symptoms": symptoms} if holds else None
+    for symptom in given.symptoms[: len(SYMPTOMS)]:
+        quotes = _occurring_quotes(symptom.quotes[:_MAX_QUOTES], sources)
+        if symptom.symptom in SYMPTOMS and quotes:
+            why = symptom.why[:_MAX_TEXT_CHARACTERS]
+            symptoms.append(Symptom(symptom=symptom.symptom, why=why, quotes=quotes))
+    is_usable = given.cause == "none" or (given.cause in CAUSES and bool(symptoms))
+    if not is_usable:
+        return None
+    summary = given.summary[:_MAX_TEXT_CHARACTERS]
+    return FailureLabel(cause=given.cause, summary=summary, symptoms=symptoms)
+
+
+def _occurring_quotes(quotes: list[_AnsweredQuote], sources: Mapping[str, str]) -> list[Quote]:
+    occurring = []
+    for quote in quotes:
+        start = sources.get(quote.source, "").find(quote.text)
+        has_good_length = _MIN_QUOTE_CHARACTERS <= len(quote.text) <= _MAX_TEXT_CHARACTERS
+        if start >= 0 and has_good_length:
+            occurring.append(Quote(source=quote.source, text=quote.text, start=start))
+    return occurring

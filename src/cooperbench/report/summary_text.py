@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cooperbench.models import Setting
-from cooperbench.report.fields import number
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
 from cooperbench.report.pairs import EVALUATED, STATES, applicable_verdicts, verdict_meaning
 from cooperbench.report.summary import STATE_COUNTS, VERDICT_NAMES
@@ -52,7 +51,7 @@ def summary_text(summary: Content, logs: str, width: int | None = None) -> str:
         "\n".join(_setting_lines(setting, part, width))
         for setting, part in summary["settings"].items()
     ]
-    other_attempts = number(summary, "spent") - number(summary, "cost")
+    other_attempts = summary.get("spent", 0.0) - summary.get("cost", 0.0)
     if other_attempts > 1e-9:
         parts.append(f"plus {dollars_text(other_attempts)} for interrupted or replaced attempts")
     if summary.get("budget"):

@@ -18,7 +18,6 @@ from cooperbench.report.analysis import (
 )
 from cooperbench.report.compare import Ablation, Comparison, Effect
 from cooperbench.report.curves import AgentCurve, Curve, Difficulty
-from cooperbench.report.fields import listed, mapping
 from cooperbench.report.formatting import (
     Cell,
     Rows,
@@ -445,10 +444,9 @@ def judge_table(report: JudgeReport) -> Table:
     causes: Counter[str] = Counter()
     symptoms: Counter[str] = Counter()
     for record in report.records:
-        label = mapping(record, "label")
-        if label:
-            causes[str(label.get("cause"))] += 1
-            symptoms.update(str(entry.get("symptom")) for entry in listed(label, "symptoms", dict))
+        if record.label:
+            causes[record.label.cause] += 1
+            symptoms.update(symptom.symptom for symptom in record.label.symptoms)
     rows: Rows = [["cause", name, count] for name, count in causes.most_common()]
     rows += [["symptom", name, count] for name, count in symptoms.most_common()]
     spent = f"{report.judged:,} judged now for {dollars_text(report.cost)}, {report.kept:,} before"

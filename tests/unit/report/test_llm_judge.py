@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cooperbench import records
 from cooperbench.cli import main
 from cooperbench.errors import UserError
 from cooperbench.report.llm_judge import (
     CAUSES,
     SYMPTOMS,
-    case_of,
     judge_run,
-    label_in,
+    make_case,
+    parse_label,
     read_judgement,
 )
 from cooperbench.report.loading import Run, load_run
@@ -93,9 +94,10 @@ def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: Mo
     run = failed_run(tmp_path)
     (pair,) = run.pairs
     report = judge_run(run, MODEL)
-    assert (report.judged, report.kept, report.unusable, report.errors) == (1, 0, 0, ())
-    record = read_judgement(pair, MODEL)
-    assert record is not None
+    assert (report.judged, report.kept, report.unusable, report.errors) == (1, 0, 0, [])
+    kept = read_judgement(pair, MODEL)
+    assert kept is not None
+    record = records.to_object(kept)
     assert record["label"] == {
         "cause": "expectation",
         "summary": "They collide.",
@@ -201,7 +203,7 @@ def test_the_case_is_bounded_and_its_parts_cannot_be_forged(tmp_path: Path) -> N
         for number, one in enumerate(talk, 1)
     ]
     pair.paths.conversation.write_text(json.dumps({"messages": messages}))
-    case = case_of(pair)
+    case = make_case(pair)
     assert len(case.text) < 200_000
     assert "characters left out" in case.text
     case.text.encode()
@@ -215,7 +217,7 @@ def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
     (pair,) = load_run(tmp_path, "r").pairs
     message = {"from": "agent1", "to": "agent2", "message": "x" * 50_000}
     pair.paths.conversation.write_text(json.dumps({"messages": [message] * 30}))
-    assert len(case_of(pair).text) < 100_000
+    assert len(make_case(pair).text) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_many_long_messages_are_bounded_together(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_hold_is_no_label(answer: str) -> None:
-    assert label_in(answer, {"message:1": "I will change part_3 in src/app.py."}) is None
+    assert parse_label(answer, {"message:1": "I will change part_3 in src/app.py."}) is None
 
 
 def test_of_an_answer_that_which_holds_is_kept() -> None:
@@ -240,13 +242,13 @@ def test_of_an_answer_that_which_holds_is_kept() -> None:
         {"source": "message:1", "text": text} for text in ("I will change", "they never said this")
     ]
     symptoms = [{"symptom": name, "quotes": quotes} for name in ("work_overlap", "laziness")]
-    label = label_in(
+    label = parse_label(
         json.dumps({"cause": "expectation", "symptoms": symptoms}),
         {"message:1": "I will change it."},
     )
     assert label is not None
-    (symptom,) = label["symptoms"]
-    assert [quote["text"] for quote in symptom["quotes"]] == ["I will change"]
+    (symptom,) = label.symptoms
+    assert [quote.text for quote in symptom.quotes] == ["I will change"]
 
 
 def test_labels_are_those_of_the_prompt() -> None:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import rate_rows
-from cooperbench.report.fields import seconds_between
 from cooperbench.report.loading import load_run, resolve_run, run_names
 from cooperbench.report.page.content import pair_detail
 from cooperbench.report.pairs import EVALUATED
-from cooperbench.storage import ExperimentPaths
+from cooperbench.storage import ExperimentPaths, seconds_between
 from tests.support.report.factory import Kind, Style, layout, write_run
 
 if TYPE_CHECKING:
@@ -296,5 +295,5 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
     edit(result, started_at=here.isoformat())
     assert shown() == with_zone
     assert seconds_between("2026-03-04T10:30:00", "2026-03-04T10:30:07+00:00") == 7.0
-    assert [seconds_between(started_at, one) for one in (None, 7, "", "soon")] == [None] * 4
+    assert [seconds_between(started_at, one) for one in (None, "7 h", "", "soon")] == [None] * 4
     assert seconds_between(started_at, "0001-01-01T00:00:00+14:00") == 0.0

@@ -16,6 +16,7 @@ from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.diff import ChangedFile
 from cooperbench.errors import UserError
+from cooperbench.records.judgement import Judgement
 from cooperbench.records.tasks import TaskListRecord
 from cooperbench.records.trajectory import step_object
 from cooperbench.report.analysis import TEAM_SUMS, analyse
@@ -23,7 +24,6 @@ from cooperbench.report.compare import Comparison, analyse_studies
 from cooperbench.report.coordination import Coordination, PairFiles, coordination
 from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
 from cooperbench.report.failures import failed_tests, failure_reason
-from cooperbench.report.fields import mapping, seconds_between
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
 from cooperbench.report.pairs import (
@@ -37,7 +37,7 @@ from cooperbench.report.pairs import (
 )
 from cooperbench.report.patches import AgentPatch, meeting_changes
 from cooperbench.report.tables import ablation_table
-from cooperbench.storage import read_bytes, read_json, utc_now
+from cooperbench.storage import read_bytes, seconds_between, utc_now
 from cooperbench.text import head_and_tail
 
 MAX_CHARACTERS = 12_000
@@ -214,11 +214,17 @@ def pair_detail(pair: PairData) -> tuple[dict[str, Any], Coordination | None]:
         "merged": _merged(pair),
         "tests": list(_tests(pair)),
         "team": _team(pair),
-        "opinion": read_json(pair.paths.judgement),
+        "opinion": _opinion(pair),
         "files": list(_files(pair)),
         "coordination": asdict(found) if found else None,
     }
     return detail, found
+
+
+def _opinion(pair: PairData) -> dict[str, Any] | None:
+    """Return judge.json; None without one."""
+    judgement = records.read(pair.paths.judgement, Judgement)
+    return records.to_object(judgement) if judgement else None
 
 
 def _merged(pair: PairData) -> dict[str, Any] | None:
@@ -250,7 +256,7 @@ def _entries(pair: PairData, files: PairFiles, start: str) -> list[dict[str, Any
             if entry.get("action") == "send_message" and (agent_id, entry.get("step")) in told:
                 continue
             kept = {name: _cut_value(entry[name]) for name in _OF_ENTRIES if entry.get(name)}
-            args = {name: _cut_value(value) for name, value in mapping(entry, "args").items()}
+            args = {name: _cut_value(value) for name, value in entry["args"].items()}
             found.append({"lane": lane, "t": last, **kept, "args": args})
     return sorted(found, key=lambda entry: entry["t"])
 
