@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Backend(ABC):
-    """A backend with everything that CooperBench can use. All methods may be called from several threads.
+    """A backend with everything that CooperBench can use.
+
+    All methods may be called from several threads.
 
     Errors that may be raised are listed in `contract.py`.
     """
@@ -47,18 +49,24 @@ class Backend(ABC):
         *,
         options: SandboxOptions | None = None,
     ) -> SandboxProtocol:
-        """Create a sandbox; see `EvalBackend.create_sandbox`. No options mean `SandboxOptions()`."""
+        """Create a sandbox; see `EvalBackend.create_sandbox`.
+
+        No options mean `SandboxOptions()`.
+        """
 
     def prepare(self, task: Task) -> Image:
         """Make a task's image ready, once for all its sandboxes.
 
-        By default the image is the task's image name, and CooperBench strips history and future commits in each
-        sandbox.
+        By default the image is the task's image name, and CooperBench strips history and future
+        commits in each sandbox.
         """
         return Image(image_name(task))
 
     def check(self) -> None:  # noqa: B027  # optional, does nothing by default
-        """Raise UserError if no sandbox can be created at all. Called once, before anything is created."""
+        """Raise UserError if no sandbox can be created at all.
+
+        Called once, before anything is created.
+        """
 
     def interrupt(self) -> None:  # noqa: B027  # optional, does nothing by default
         """Make calls return that wait for a sandbox to be created: the run is being stopped."""
@@ -71,14 +79,19 @@ class Backend(ABC):
         return None
 
     def locked_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
-        """Lock a snapshot's key for other processes; yield the snapshot's image ref, or None if it does not exist.
+        """Lock a snapshot's key for other processes.
+
+        Yield the snapshot's image ref, or None if it does not exist.
 
         Called only with the capability `snapshots`, as is `take_snapshot`.
         """
         raise NotImplementedError
 
     def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
-        """Keep a sandbox's files, except `SandboxOptions.snapshot_excludes`, as an image; return its ref."""
+        """Keep a sandbox's files, except `SandboxOptions.snapshot_excludes`, as an image.
+
+        Return its ref.
+        """
         raise NotImplementedError
 
 
@@ -125,7 +138,10 @@ class _HasSnapshots(Protocol):
 
 
 class AdaptedBackend(Backend):
-    """A third-party backend as a `Backend`: uses the optional methods that it has, else the defaults."""
+    """A third-party backend as a `Backend`.
+
+    Uses the optional methods that it has, else the defaults.
+    """
 
     def __init__(self, backend: EvalBackend) -> None:
         self._backend = backend
@@ -147,7 +163,10 @@ class AdaptedBackend(Backend):
         *,
         options: SandboxOptions | None = None,
     ) -> SandboxProtocol:
-        """Create a sandbox; options are passed on only to a backend that declares network policies."""
+        """Create a sandbox.
+
+        Options are passed on only to a backend that declares network policies.
+        """
         if self.capabilities.networks:
             backend = cast("Backend", self._backend)
             return backend.create_sandbox(image, timeout, workdir, options=options)

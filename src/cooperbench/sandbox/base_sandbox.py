@@ -1,4 +1,7 @@
-"""`Sandbox`, the base class of all sandboxes: commands and files go through channels, and an end has a reason."""
+"""`Sandbox`, the base class of all sandboxes.
+
+Commands and files go through channels, and an end has a reason.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ T = TypeVar("T")
 
 SCRIPT_SECONDS = 900
 _BEYOND_LIFETIME_SECONDS = 30.0
-"""Seconds by which a command without a time limit may outlast the sandbox's lifetime: so the end of the lifetime is
-reported, not a timeout of the command."""
+"""Seconds by which a command without a time limit may outlast the sandbox's lifetime: so the end of
+the lifetime is reported, not a timeout of the command."""
 _KILL_SECONDS = 30.0
 _KILLED_EXIT_CODE = 137
 _MAX_REASON_LENGTH = 300
@@ -43,15 +46,17 @@ _MAX_REASON_LENGTH = 300
 class Sandbox(ABC):
     """A sandbox as the rest of CooperBench uses it. All methods may be called from several threads.
 
-    A subclass must say how to open a channel (`_open_channel`) and a stream (`open_stream`) and how to remove the
-    sandbox (`_remove`). It may override `_run_last`, `_find_reason` and `_was_silenced`.
+    A subclass must say how to open a channel (`_open_channel`) and a stream (`open_stream`) and how
+    to remove the sandbox (`_remove`). It may override `_run_last`, `_find_reason` and
+    `_was_silenced`.
 
-    Every method that uses the sandbox may raise the errors listed in `contract.py`; after its end all raise
-    SandboxDead.
+    Every method that uses the sandbox may raise the errors listed in `contract.py`; after its end
+    all raise SandboxDead.
     """
 
     _losses: ClassVar[tuple[type[InfraError], ...]] = ()
-    """Errors besides SandboxDead that may mean its end; `_find_reason` then tells whether they do."""
+    """Errors besides SandboxDead that may mean its end; `_find_reason` then tells whether they
+    do."""
 
     def __init__(
         self,
@@ -83,7 +88,7 @@ class Sandbox(ABC):
         """Run a command without a time limit of its own, in the working directory."""
         return self.run(args)
 
-    def run(
+    def run(  # noqa: PLR0913  # all are keywords with a default
         self,
         argv: Sequence[str],
         *,
@@ -97,15 +102,17 @@ class Sandbox(ABC):
 
         Args:
             argv: The command. It is not interpreted by a shell.
-            timeout_seconds: Time limit; None means the sandbox's lifetime. A command that reaches it is killed with
-                all its processes; the result has the exit code 124, `timed_out` and the output so far.
-            cwd: Working directory, relative to the sandbox's. If it does not exist, the exit code is 126.
+            timeout_seconds: Time limit; None means the sandbox's lifetime. A command that reaches
+                it is killed with all its processes; the result has the exit code 124, `timed_out`
+                and the output so far.
+            cwd: Working directory, relative to the sandbox's. If it does not exist, the exit code
+            is 126.
             env: Variables in addition to those of the sandbox.
             stdin: Input of the command.
             output_limit: Bytes kept of stdout and of stderr each.
 
-        If the command kills or stops the shell that runs it (`pkill -9 bash`) while the sandbox lives on, the result
-        has the exit code 137 or 124 and a note on stderr.
+        If the command kills or stops the shell that runs it (`pkill -9 bash`) while the sandbox
+        lives on, the result has the exit code 137 or 124 and a note on stderr.
         """
         if timeout_seconds is None:
             timeout_seconds = self._deadline - time.monotonic() + _BEYOND_LIFETIME_SECONDS
@@ -127,11 +134,11 @@ class Sandbox(ABC):
         env: Mapping[str, str] | None = None,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
     ) -> CommandResult:
-        """Run the sandbox's last command, a test run, whose result nothing inside may be able to forge.
+        """Run the sandbox's last command, a test run, whose result cannot be forged from inside.
 
-        If the backend can, the host itself observes output and exit code, and no process of CooperBench is left
-        inside. Afterwards the sandbox can only be ended. If exit code 137 means that the sandbox was killed from
-        outside, SandboxDead is raised.
+        If the backend can, the host itself observes output and exit code, and no process of
+        CooperBench is left inside. Afterwards the sandbox can only be ended. If exit code 137 means
+        that the sandbox was killed from outside, SandboxDead is raised.
         """
         self._check_alive()
         command = Command(
@@ -149,7 +156,10 @@ class Sandbox(ABC):
     def run_checked(
         self, argv: Sequence[str], failed: str, timeout_seconds: float, cwd: str = ""
     ) -> str:
-        """Return the stdout of a command; if it fails, raise a SandboxError that begins with `failed`."""
+        """Return the stdout of a command.
+
+        If it fails, raise a SandboxError that begins with `failed`.
+        """
         result = self.run(argv, timeout_seconds=timeout_seconds, cwd=cwd)
         if result.returncode:
             output = result.stderr_read().strip() or result.stdout_read().strip()
@@ -164,7 +174,10 @@ class Sandbox(ABC):
         return output.strip().rpartition("\n")[2]
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file atomically, and create its folders. A relative path starts in the working directory."""
+        """Write a file atomically, and create its folders.
+
+        A relative path starts in the working directory.
+        """
         self._move_file(lambda channel: channel.write_file(self._path(path), data, mode))
 
     def read_file(self, path: str) -> bytes:
@@ -172,7 +185,8 @@ class Sandbox(ABC):
 
         Raises:
             FileNotFoundError: There is no such file.
-            SandboxRefused: It is not a regular file, may not be read or is larger than `channel.READ_FILE_LIMIT`.
+            SandboxRefused: It is not a regular file, may not be read or is larger than
+            `channel.READ_FILE_LIMIT`.
         """
         return self._move_file(lambda channel: channel.read_file(self._path(path)))
 
@@ -189,7 +203,10 @@ class Sandbox(ABC):
     # Its end.
 
     def end(self, reason: str) -> None:
-        """Kill everything in it and remove it. Only the first reason is kept; calling it again does nothing."""
+        """Kill everything in it and remove it.
+
+        Only the first reason is kept; calling it again does nothing.
+        """
         with self._end_lock:
             self._end_reason = self._end_reason or reason
             if self._removed:
@@ -245,8 +262,9 @@ class Sandbox(ABC):
     def _run(self, command: Command) -> CommandResult:
         """Run a command on a channel.
 
-        If the channel breaks or does not answer while the sandbox lives on, the command has killed or stopped its own
-        shell (`pkill -9 bash`). That is the command's doing and therefore a result with a note, not an error.
+        If the channel breaks or does not answer while the sandbox lives on, the command has killed
+        or stopped its own shell (`pkill -9 bash`). That is the command's doing and therefore a
+        result with a note, not an error.
         """
         mark = ""
         with self._alive():
@@ -324,7 +342,10 @@ class Sandbox(ABC):
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
-        """Wrap each use of the sandbox: if it has ended, raise `death()`; if it does not answer, end it."""
+        """Wrap each use of the sandbox: if it has ended, raise `death()`.
+
+        If it does not answer, end it.
+        """
         self._check_alive()
         losses: tuple[type[InfraError], ...] = (SandboxDead, *self._losses)
         try:

@@ -1,7 +1,9 @@
-"""The host's end of a channel into a sandbox: one long-lived bash (`channel.sh`) that runs commands and moves files.
+"""The host's end of a channel into a sandbox.
 
-Starting a process through a container engine takes 100-250 ms, through a channel a few. The protocol is described at
-the top of `channel.sh`. A `Transport` moves the bytes.
+One long-lived bash (`channel.sh`) that runs commands and moves files.
+
+Starting a process through a container engine takes 100-250 ms, through a channel a few. The
+protocol is described at the top of `channel.sh`. A `Transport` moves the bytes.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ from cooperbench.text import printable
 READY = b"cooperbench-channel 1 ready"
 UNAVAILABLE = b"cooperbench-channel unavailable "
 BACKSTOP_SECONDS = 15.0
-"""Seconds that the host waits beyond the time limit inside the sandbox, which kills within about two seconds."""
+"""Seconds that the host waits beyond the time limit inside the sandbox, which kills within about
+two seconds."""
 READ_FILE_LIMIT = 256 * 1024 * 1024
-"""Bytes of the largest file that is read: a larger one would fill the memory of the host process."""
+"""Bytes of the largest file that is read: a larger one would fill the memory of the host
+process."""
 
 _INLINE_LIMIT = 8192
-"""Bytes of content that can be part of a request's line. Larger content needs another process inside."""
+"""Bytes of content that can be part of a request's line. Larger content needs another process
+inside."""
 _MIN_CHUNK_SIZE = 65536
 _MAX_LINE_LENGTH = 1000
 _MAX_MESSAGE_LENGTH = 1 << 20
@@ -81,7 +86,10 @@ class ChannelUnavailable(SandboxError):
 
 
 class ChannelBroken(SandboxDead):
-    """The channel ended or violated the protocol. The caller has to find out whether the sandbox still lives."""
+    """The channel ended or violated the protocol.
+
+    The caller has to find out whether the sandbox still lives.
+    """
 
 
 def quote(word: bytes) -> bytes:
@@ -124,7 +132,9 @@ class Transport(Protocol):
         """
 
     def receive(self, deadline: float) -> bytes:
-        """Return the data that has arrived, at least one byte; b"" means that the other end is gone.
+        """Return the data that has arrived, at least one byte.
+
+        B"" means that the other end is gone.
 
         Raises:
             TimeoutError: The deadline has passed.
@@ -132,7 +142,10 @@ class Transport(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connection. Called by the thread that uses it; calling it again does nothing."""
+        """Close the connection.
+
+        Called by the thread that uses it; calling it again does nothing.
+        """
 
 
 class PipeTransport:
@@ -147,12 +160,12 @@ class PipeTransport:
 
     def send(self, data: bytes, deadline: float) -> None:
         """Write all data."""
-        rest = memoryview(data)
-        while rest:
+        unsent = memoryview(data)
+        while unsent:
             wait_for(self._write_fd, select.POLLOUT, deadline)
             with suppress(BlockingIOError):
-                written = os.write(self._write_fd, rest[:_READ_SIZE])
-                rest = rest[written:]
+                written = os.write(self._write_fd, unsent[:_READ_SIZE])
+                unsent = unsent[written:]
 
     def receive(self, deadline: float) -> bytes:
         """Return the data that has arrived; b"" means that the other end is gone."""
@@ -251,7 +264,10 @@ class Channel:
         )
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a file whole or not at all, and create its folders; SandboxRefused if that is impossible."""
+        """Write a file whole or not at all, and create its folders.
+
+        SandboxRefused if that is impossible.
+        """
         content_arguments, payload = _content_arguments(data)
         arguments = [
             as_bytes(self.next_mark()),
@@ -265,7 +281,10 @@ class Channel:
         self._broken = ""
 
     def read_file(self, path: str) -> bytes:
-        """Read a whole file; FileNotFoundError if there is none, SandboxRefused if it cannot be read."""
+        """Read a whole file.
+
+        FileNotFoundError if there is none, SandboxRefused if it cannot be read.
+        """
         deadline = time.monotonic() + _READ_SECONDS
         problem = f"cannot read {path} in the sandbox"
         max_bytes = READ_FILE_LIMIT + 1
@@ -283,7 +302,10 @@ class Channel:
         return not self._broken
 
     def close(self) -> None:
-        """Close the transport, at which the other end exits. Called by the thread that uses the channel."""
+        """Close the transport, at which the other end exits.
+
+        Called by the thread that uses the channel.
+        """
         self._broken = self._broken or "it was closed"
         self._transport.close()
 
@@ -314,7 +336,10 @@ class Channel:
     def _read_answer(
         self, expected: re.Pattern[bytes], problem: str, deadline: float
     ) -> re.Match[bytes]:
-        """Read the first line of an answer; an error answer raises an error that begins with `problem`."""
+        """Read the first line of an answer.
+
+        An error answer raises an error that begins with `problem`.
+        """
         header = self._read_line(deadline)
         error_answer = _ERROR_ANSWER.fullmatch(header)
         if error_answer and error_answer["kind"] == b"broken":
@@ -402,7 +427,7 @@ class Channel:
 
 
 class CappedOutput:
-    """Output that arrives in pieces, of which the first and the last half of `limit` bytes are kept."""
+    """Output that arrives in pieces; the first and the last half of `limit` bytes are kept."""
 
     def __init__(self, limit: int) -> None:
         self._max_head_bytes = limit // 2

@@ -1,30 +1,35 @@
 """The contract between CooperBench and a backend.
 
-A backend creates sandboxes: isolated environments in which commands run. There are two ways to write one.
+A backend creates sandboxes: isolated environments in which commands run. There are two ways to
+write one.
 
 The small way: a class with the one method of `EvalBackend`, whose sandboxes have the two methods of
-`SandboxProtocol`. `adapted_backend` and `manager.open_sandbox` add what is missing with plain `exec`.
+`SandboxProtocol`. `adapted_backend` and `manager.open_sandbox` add what is missing with plain
+`exec`.
 
-The full way: subclass `Backend` (see `backend.py`) and override what differs from its defaults, declare what it can do
-in `Capabilities`, and return sandboxes that subclass `base_sandbox.Sandbox`.
+The full way: subclass `Backend` (see `backend.py`) and override what differs from its defaults,
+declare what it can do in `Capabilities`, and return sandboxes that subclass `base_sandbox.Sandbox`.
 
 Errors. Only these exceptions may leave a backend or a sandbox:
 
-- `UserError`: the user has to change something (credentials, a setting, a missing program). The message says what.
-- `SandboxDead`: the sandbox has ended. `SandboxDestroyed`, its subclass: it was ended from inside, which is then an
-  outcome of the agent that worked in it.
-- `SandboxTimeout`: the sandbox did not answer although its own time limit should have made it answer.
-- `SandboxRefused`: the sandbox works, but a file operation is not possible (a folder instead of a file, too large).
+- `UserError`: the user has to change something (credentials, a setting, a missing program). The
+  message says what.
+- `SandboxDead`: the sandbox has ended. `SandboxDestroyed`, its subclass: it was ended from inside,
+  which is then an outcome of the agent that worked in it.
+- `SandboxTimeout`: the sandbox did not answer although its own time limit should have made it
+  answer.
+- `SandboxRefused`: the sandbox works, but a file operation is not possible (a folder instead of a
+  file, too large).
 - `FileNotFoundError`: the file to read does not exist.
 - `SandboxError`: every other failure that is not the command's. Callers may retry.
 - `ValueError`: a programming error of the caller (a NUL byte in an argument, an empty command).
 
-Any other exception of a third-party backend is turned into a `SandboxError`. A command that fails, is killed or runs
-out of time is not an error but a result.
+Any other exception of a third-party backend is turned into a `SandboxError`. A command that fails,
+is killed or runs out of time is not an error but a result.
 
-Truncation. Stdout and stderr of a command may be truncated, each by itself: the first and the last half of the output
-limit are kept, and the number of bytes left out is known (`CommandResult.stdout_cut`). Files are never truncated: one
-that is too large is refused.
+Truncation. Stdout and stderr of a command may be truncated, each by itself: the first and the last
+half of the output limit are kept, and the number of bytes left out is known
+(`CommandResult.stdout_cut`). Files are never truncated: one that is too large is refused.
 """
 
 from __future__ import annotations
@@ -72,9 +77,12 @@ class SandboxProtocol(Protocol):
     """
 
     def exec(self, *args: str) -> ExecResult:
-        """Run a command, e.g. `exec("bash", "-c", "echo hello")`, in the sandbox's working directory.
+        """Run a command, e.g.
 
-        Return when the command has ended. Processes that it has left in the background go on running.
+        `exec("bash", "-c", "echo hello")`, in the sandbox's working directory.
+
+        Return when the command has ended. Processes that it has left in the background go on
+        running.
 
         Raises:
             SandboxDead: The sandbox has ended, before or during the command.
@@ -138,12 +146,15 @@ def _decode_output(data: bytes, cut: int) -> str:
 
 
 class Stream:
-    """Stdin and stdout of a long-running command. Only `close` ends it: its stdin cannot be closed alone."""
+    """Stdin and stdout of a long-running command.
+
+    Only `close` ends it: its stdin cannot be closed alone.
+    """
 
     def __init__(
         self, stdin: IO[bytes], stdout: IO[bytes], end_command: Callable[[], None]
     ) -> None:
-        """Keep the two files and the function that ends the command, and with it blocked reads and writes."""
+        """Keep the files and the function that ends the command and any blocked read or write."""
         self.stdin = stdin
         self.stdout = stdout
         self._end_command = end_command
@@ -169,11 +180,13 @@ class SandboxOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Run, pair and agent, for people who look at running sandboxes and for cleaning up."""
     for_test_run: bool = False
-    """Only `write_file` and then `run_last` will be called. A backend may create such a sandbox in a simpler way."""
+    """Only `write_file` and then `run_last` will be called. A backend may create such a sandbox in
+    a simpler way."""
     snapshot_excludes: tuple[str, ...] = ()
     """Folders whose changes do not become part of a snapshot (capability `snapshots`)."""
     programs: Path | None = None
-    """Folder of this machine that the sandbox sees read-only at `PROGRAMS_DIR` (capability `programs`)."""
+    """Folder of this machine that the sandbox sees read-only at `PROGRAMS_DIR` (capability
+    `programs`)."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +196,14 @@ class Capabilities:
     streams: bool = False
     """Its sandboxes have `open_stream`."""
     networks: frozenset[NetworkPolicy] = frozenset()
-    """Network policies that it enforces. Others are refused, never weakened. If there are any, `create_sandbox` takes
-    `options=SandboxOptions(…)`."""
+    """Network policies that it enforces. Others are refused, never weakened. If there are any,
+    `create_sandbox` takes `options=SandboxOptions(…)`."""
     snapshots: bool = False
-    """It has `locked_snapshot` and `take_snapshot`: changes in a sandbox can become a layer of its image."""
+    """It has `locked_snapshot` and `take_snapshot`: changes in a sandbox can become a layer of its
+    image."""
     programs: bool = False
-    """Its sandboxes can show a folder of this machine, even if they run elsewhere (`SandboxOptions.programs`)."""
+    """Its sandboxes can show a folder of this machine, even if they run elsewhere
+    (`SandboxOptions.programs`)."""
 
 
 def check_network(capabilities: Capabilities, options: SandboxOptions) -> None:
@@ -204,7 +219,10 @@ def check_network(capabilities: Capabilities, options: SandboxOptions) -> None:
 
 @dataclass(frozen=True)
 class ResourceUse:
-    """Resources of a cloud that sandboxes or machines have reserved, in total. It does not include prices."""
+    """Resources of a cloud that sandboxes or machines have reserved, in total.
+
+    It does not include prices.
+    """
 
     count: int = 0
     what: str = "sandbox"
@@ -226,7 +244,7 @@ class ResourceUse:
 
 @contextmanager
 def as_sandbox_errors(problem: str) -> Iterator[None]:
-    """Turn any exception of a third-party backend into a SandboxError that begins with `problem`."""
+    """Turn exceptions of a third-party backend into a SandboxError that begins with `problem`."""
     try:
         yield
     except CooperBenchError:

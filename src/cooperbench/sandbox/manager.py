@@ -26,7 +26,8 @@ from cooperbench.sandbox.plain_sandbox import PlainSandbox
 T = TypeVar("T")
 _IMAGE_WORKERS = 4
 _IMAGE_SECONDS = 2.0
-"""Seconds that a closing manager waits for images that are being prepared. What goes on longer ends with the process."""
+"""Seconds that a closing manager waits for images that are being prepared. What goes on longer ends
+with the process."""
 _POLL_SECONDS = 0.5
 """Seconds after which a wait is interrupted, so that Python can handle Ctrl-C."""
 
@@ -41,8 +42,8 @@ def open_sandbox(
 ) -> Sandbox:
     """Create a sandbox that lives for at most `timeout_seconds`.
 
-    If the backend's sandboxes have only `exec`, the result is a `PlainSandbox`. If the backend does not take options,
-    the network policy is ignored: the backend's author decides about the network.
+    If the backend's sandboxes have only `exec`, the result is a `PlainSandbox`. If the backend does
+    not take options, the network policy is ignored: the backend's author decides about the network.
 
     Raises:
         UserError: The backend does not support what the options ask for.
@@ -67,7 +68,8 @@ def open_sandbox(
 class SandboxManager:
     """A backend with its images, its open sandboxes and the threads that use them.
 
-    Leaving its `with` block ends every sandbox and every thread and closes the backend, also after Ctrl-C.
+    Leaving its `with` block ends every sandbox and every thread and closes the backend, also after
+    Ctrl-C.
     """
 
     def __init__(self, backend: EvalBackend) -> None:
@@ -91,8 +93,8 @@ class SandboxManager:
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
         """Prepare the images of tasks. After each one, call `progress(task, number, total)`.
 
-        Raises UserError at once if the backend cannot work at all. If a single task cannot be prepared, only `image`
-        raises an error for it.
+        Raises UserError at once if the backend cannot work at all. If a single task cannot be
+        prepared, only `image` raises an error for it.
         """
         new_tasks = list(dict.fromkeys(task for task in tasks if task not in self._images))
         if new_tasks:
@@ -154,7 +156,10 @@ class SandboxManager:
     def drain(
         self, futures: Iterable[Future[T]], follow_up: Callable[[T], Future[T] | None]
     ) -> None:
-        """Wait for all futures, and for those that `follow_up` adds for a result. Raise the first failure at once."""
+        """Wait for all futures, and for those that `follow_up` adds for a result.
+
+        Raise the first failure at once.
+        """
         waiting = set(futures)
         while waiting:
             done, waiting = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -180,7 +185,8 @@ class SandboxManager:
         self.backend.interrupt()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
-        # Ending the sandboxes makes the threads return that use them. These may still open others meanwhile.
+        # Ending the sandboxes makes the threads return that use them. These may still open others
+        # meanwhile.
         self._end_all()
         for pool in self._pools:
             pool.shutdown(wait=True)

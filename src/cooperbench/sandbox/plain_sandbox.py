@@ -1,4 +1,7 @@
-"""Sandboxes of backends that have only the methods of `SandboxProtocol`: everything goes over `exec`."""
+"""Sandboxes of backends that have only the methods of `SandboxProtocol`.
+
+Everything goes over `exec`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ _MAX_REASON_LENGTH = 200
 
 # Arguments: file, base64.
 _APPEND = 'printf %s "$2" | base64 -d >>"$1"'
-# Arguments: channel.sh, scratch folder, the request as base64 or nothing if it is in a file beside that folder.
+# Arguments: channel.sh, scratch folder, the request as base64 or nothing if it is in a file beside
+# that folder.
 _SERVE_ONCE = """
 if [ "$3" ]; then printf %s "$3" | base64 -d; else cat -- "$2.request"; fi |
   bash -c "$1" channel "$2" | base64 -w 0
@@ -30,7 +34,8 @@ rm -f -- "$2.request"
 class ExecTransport:
     """A `Transport` over `exec`: each request runs `channel.sh` once, which answers in base64.
 
-    It does not keep deadlines, because `exec` cannot be interrupted. The time limit inside the sandbox still holds.
+    It does not keep deadlines, because `exec` cannot be interrupted. The time limit inside the
+    sandbox still holds.
     """
 
     def __init__(self, sandbox: SandboxProtocol) -> None:
@@ -42,7 +47,10 @@ class ExecTransport:
         self._request += data
 
     def receive(self, deadline: float) -> bytes:  # noqa: ARG002  # part of Transport
-        """Send the collected request and return the whole answer; nothing if there is no request."""
+        """Send the collected request and return the whole answer.
+
+        Nothing if there is no request.
+        """
         request, self._request = self._request, b""
         if not request:
             return b""
@@ -103,8 +111,8 @@ class PlainSandbox(Sandbox):
     def death(self) -> SandboxDead:
         """Return the error for any use after its end.
 
-        Never SandboxDestroyed: only the third-party backend knows why its sandboxes end, so no end is attributed to
-        the agent.
+        Never SandboxDestroyed: only the third-party backend knows why its sandboxes end, so no end
+        is attributed to the agent.
         """
         return SandboxDead(f"the sandbox has ended: {self._end_reason}")
 

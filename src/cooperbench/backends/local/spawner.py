@@ -1,20 +1,25 @@
-"""The spawner: a process that starts all local sandboxes of one harness and ends them when the harness is gone.
+"""The spawner.
 
-Usage: python spawner.py HARNESS_PID, with a SOCK_SEQPACKET socket as its stdin. `bubblewrap.Spawner` is the other end.
+A process that starts all local sandboxes of one harness and ends them when the harness is gone.
+
+Usage: python spawner.py HARNESS_PID, with a SOCK_SEQPACKET socket as its stdin.
+`bubblewrap.Spawner` is the other end.
 
 Protocol, one packet per message:
-1. The spawner sends a JSON list with the limits that control groups enforce here: `memory`, `processes`.
-2. For each sandbox the harness sends a JSON object (see `StartRequest`) together with seven file descriptors
-   (see `Descriptors`). There is no answer on this socket. The harness reads from the other end of `status`:
-   first one byte with a descriptor of the sandbox's folder for named pipes, then bubblewrap's own reports.
-   If that socket ends before, nothing was started.
+1. The spawner sends a JSON list with the limits that control groups enforce here: `memory`,
+   `processes`.
+2. For each sandbox the harness sends a JSON object (see `StartRequest`) together with seven file
+   descriptors (see `Descriptors`). There is no answer on this socket. The harness reads from the
+   other end of `status`: first one byte with a descriptor of the sandbox's folder for named pipes,
+   then bubblewrap's own reports. If that socket ends before, nothing was started.
 3. When the harness closes the socket or ends, all sandboxes are killed and the spawner exits.
 
-The spawner is a subreaper: orphans in sandboxes become its children, so it finds everything that it has to kill by
-descent. If the spawner itself is killed, bubblewrap and process 1 of each sandbox die with it (`--die-with-parent`).
+The spawner is a subreaper: orphans in sandboxes become its children, so it finds everything that it
+has to kill by descent. If the spawner itself is killed, bubblewrap and process 1 of each sandbox
+die with it (`--die-with-parent`).
 
-The first sandbox waits for this program to start: it imports little and runs without site-packages, so it must not
-import the rest of CooperBench.
+The first sandbox waits for this program to start: it imports little and runs without site-packages,
+so it must not import the rest of CooperBench.
 """
 
 from __future__ import annotations
@@ -60,7 +65,8 @@ class StartRequest(NamedTuple):
     folder: Path
     """Folder of the sandbox on the host, with `root`, `io`, `work` and `log`."""
     overlays: list[list[str]]
-    """Overlay file systems to mount: each a list of folders, the top one first. Only the first is writable."""
+    """Overlay file systems to mount: each a list of folders, the top one first. Only the first is
+    writable."""
     memory_bytes: int
     processes: int
     disk_bytes: int
@@ -167,7 +173,8 @@ class ControlGroups:
         if not controllers or not is_alone:
             return
         if not is_root:
-            # A group with processes cannot have limited groups below it, so this process moves down.
+            # A group with processes cannot have limited groups below it, so this process moves
+            # down.
             own_group = parent / "cooperbench"
             own_group.mkdir(exist_ok=True)
             (own_group / "cgroup.procs").write_text("0")
@@ -206,7 +213,8 @@ class RunningSandbox:
     def is_too_large(self) -> bool:
         """Return whether its files exceed the limit.
 
-        Measuring takes long. It happens only if the disk has lost so much that the limit can have been reached.
+        Measuring takes long. It happens only if the disk has lost so much that the limit can have
+        been reached.
         """
         free = free_bytes(self._folder)
         if free >= self._measure_below:
@@ -347,7 +355,10 @@ def kill_children(pid: int) -> None:
 def become_bubblewrap(
     request: StartRequest, descriptors: Descriptors, groups: list[Path]
 ) -> NoReturn:
-    """Turn this forked child into bubblewrap; where that fails, exit with 127 and the reason on stderr."""
+    """Turn this forked child into bubblewrap.
+
+    Where that fails, exit with 127 and the reason on stderr.
+    """
     try:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for group in groups:
@@ -379,7 +390,7 @@ def read_argv(fd: int) -> list[str]:
 
 
 def redirect_standard_streams(descriptors: Descriptors) -> None:
-    """Make the sandbox's stdin, stdout and stderr those of this process, and close what is not passed on."""
+    """Replace this process's standard streams, and close what is not passed on."""
     os.dup2(descriptors.stdin, 0)
     os.dup2(descriptors.stdout, 1)
     os.dup2(descriptors.stderr, 2)
@@ -388,7 +399,7 @@ def redirect_standard_streams(descriptors: Descriptors) -> None:
 
 
 def send_io_folder(folder: Path, status: int) -> None:
-    """Send the harness a descriptor of the folder for named pipes, which may be a mount that only we see."""
+    """Send the harness a descriptor of the folder for named pipes, which it may not see."""
     with socket.socket(fileno=os.dup(status)) as harness:
         socket.send_fds(harness, [b" "], [os.open(folder / "io", os.O_PATH)])
 
@@ -396,11 +407,12 @@ def send_io_folder(folder: Path, status: int) -> None:
 def mount_overlays(folder: Path, overlays: list[list[str]]) -> None:
     """Mount overlays over folders in a mount namespace for bubblewrap alone.
 
-    What is mounted from an overlay shows no path of the host inside the sandbox. A user namespace makes this possible
-    without privileges. Layers are named by descriptors, because mount options are visible inside.
+    What is mounted from an overlay shows no path of the host inside the sandbox. A user namespace
+    makes this possible without privileges. Layers are named by descriptors, because mount options
+    are visible inside.
 
-    A named pipe seen through an overlay is another pipe than the one below it. The folder for named pipes therefore
-    becomes a tmpfs, of which the harness gets a descriptor.
+    A named pipe seen through an overlay is another pipe than the one below it. The folder for named
+    pipes therefore becomes a tmpfs, of which the harness gets a descriptor.
     """
     enter_user_namespace()
     for layers in overlays:
@@ -437,10 +449,11 @@ def mount(kind: str, target: str | Path, options: str) -> None:
 
 
 def protect_devices() -> None:
-    """Keep sandboxes of root from changing the host's device nodes (`chmod 000 /dev/null`), which root owns.
+    """Keep sandboxes of root from changing the host's device nodes (`chmod 000 /dev/null`).
 
-    Changing a node needs a writable mount; writing through it does not. So this process and its sandboxes see the
-    nodes on read-only mounts. If root of a container may not mount, the nodes are the container's own.
+    Root owns these nodes. Changing a node needs a writable mount; writing through it does not. So
+    this process and its sandboxes see the nodes on read-only mounts. If root of a container may not
+    mount, the nodes are the container's own.
     """
     if libc.unshare(CLONE_NEWNS) != 0:
         return
