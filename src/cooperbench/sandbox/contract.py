@@ -77,9 +77,9 @@ class SandboxProtocol(Protocol):
     """
 
     def exec(self, *args: str) -> ExecResult:
-        """Run a command, e.g.
+        """Run a command in the sandbox's working directory.
 
-        `exec("bash", "-c", "echo hello")`, in the sandbox's working directory.
+        Example: `exec("bash", "-c", "echo hello")`.
 
         Return when the command has ended. Processes that it has left in the background go on
         running.
