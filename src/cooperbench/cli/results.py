@@ -21,7 +21,7 @@ from cooperbench.models import SETTINGS, Setting
 from cooperbench.report import LEVELS, loading
 from cooperbench.report.analysis import analyse
 from cooperbench.report.compare import analyse_studies, compare_sides, sides_to_compare
-from cooperbench.report.coordination import coordination_of_run, coordination_tables
+from cooperbench.report.coordination import coordination_tables, measure_run
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.llm_judge import judge_run
 from cooperbench.report.page.build import build_page
@@ -86,9 +86,7 @@ def report(args: argparse.Namespace) -> int:
     )
     _write_files(runs, args)
     found = analyse(runs, args.by, args.interval)
-    together = (
-        [(run.name, coordination_of_run(run.pairs)) for run in runs] if args.coordination else []
-    )
+    together = [(run.name, measure_run(run.pairs)) for run in runs] if args.coordination else []
     if args.json:
         content = found.to_json() | {"ablations": [asdict(one) for one in ablations]}
         if args.coordination:
@@ -274,7 +272,7 @@ def view(args: argparse.Namespace) -> int:
             f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}; take another --port"
         ) from None
     with server, suppress(KeyboardInterrupt):
-        server.now()
+        server.snapshot()
         arguments.print_line(server.url)
         arguments.print_line("Ctrl-C ends it.")
         sys.stdout.flush()

@@ -1,5 +1,7 @@
-"""How the agents of a pair worked together, with the evidence; and over the pairs of a run: means and shares with
-units, n and intervals over tasks. Every number is defined in docs/coordination.md.
+"""How the agents of a pair worked together, with the evidence, and the measures of a whole run.
+
+Measures are means and shares with units, n and intervals over tasks. docs/coordination.md defines
+every number.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Any
 
+from cooperbench.records import JsonObject
 from cooperbench.report import messages
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
 from cooperbench.report.mentions import Mention, find_mentions
@@ -20,124 +22,232 @@ from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_
 from cooperbench.text import plural
 
 SCHEMA = "cooperbench.run_coordination/4"
-_TWO_AGENTS = "pairs of agents"
 
 
 class PairFiles:
     """The large files of a pair, read once."""
 
     def __init__(self, pair: PairData) -> None:
+        """Read trajectories, conversation and patches."""
         self.conversation = pair.conversation()
         self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
-        self.works = [
+        self.patches = [
             read_agent_patch(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids
         ]
 
 
 @dataclass(frozen=True)
 class Coordination:
-    """Of one pair. Lists are in the order of messages, agents or patches; empty where there was nothing."""
+    """How the agents of one pair worked together.
+
+    Lists are in the order of messages, agents or patches; empty if there was nothing.
+    """
 
     agents: tuple[Activity, ...]
     questions: tuple[Remark, ...]
     repetitions: tuple[Remark, ...]
     never_shown: tuple[Remark, ...]
     mentions: tuple[Mention, ...] | None
-    """None: a patch cannot be read, so who touches what is not known."""
+    """None if a patch cannot be read, so that nobody knows who touches what."""
     overlaps: tuple[Overlap, ...]
-    """One per two agents with a readable patch; empty in solo."""
+    """One for every two agents with a readable patch; empty in solo."""
     messages_known: bool
-    """False: there is no usable conversation.json, and more may have been sent than is seen here."""
+    """False if there is no usable conversation.json: more may have been sent than is known."""
     problems: tuple[str, ...]
-    """What could not be read, a line each: what is missing here is not zero."""
+    """One line for everything that could not be read. What is missing here is not zero."""
 
     @property
     def messages(self) -> int:
+        """Number of messages that the agents sent."""
         return sum(agent.sent for agent in self.agents)
 
 
-def coordination(pair: PairData, files: PairFiles | None = None) -> Coordination:
-    """What trajectories, conversation and patches show. Never raises for their content."""
+def measure_pair(pair: PairData, files: PairFiles | None = None) -> Coordination:
+    """Return what trajectories, conversation and patches show; never raise for their content."""
     files = files or PairFiles(pair)
     conversation = files.conversation
     results = pair.result.agents if pair.result else {}
-    problems = [
-        f"{work.agent_id}: no readable patch" for work in files.works if not work.is_readable
-    ]
-    problems += [
-        f"{one}: no trajectory" for one, entries in files.trajectories.items() if not entries
-    ]
-    if not conversation.complete:
-        problems.append(
-            "there is no usable conversation.json: only messages that were received are known"
-        )
-    readable = [work for work in files.works if work.is_readable]
+    readable = [patch for patch in files.patches if patch.is_readable]
+    all_readable = len(readable) == len(files.patches)
     return Coordination(
-        tuple(
-            messages.activity_of(agent_id, results.get(agent_id), steps, conversation.messages)
+        agents=tuple(
+            messages.measure_activity(agent_id, results.get(agent_id), steps, conversation.messages)
             for agent_id, steps in files.trajectories.items()
         ),
-        tuple(messages.questions_in(conversation.messages)),
-        tuple(messages.repetitions_in(conversation.messages)),
-        tuple(messages.never_shown(conversation)),
-        find_mentions(conversation.messages, readable)
-        if len(readable) == len(files.works)
-        else None,
-        tuple(find_overlap(first, second) for first, second in combinations(readable, 2)),
-        conversation.complete,
-        tuple(problems),
+        questions=tuple(messages.find_questions(conversation.messages)),
+        repetitions=tuple(messages.find_repetitions(conversation.messages)),
+        never_shown=tuple(messages.find_unread(conversation)),
+        mentions=find_mentions(conversation.messages, readable) if all_readable else None,
+        overlaps=tuple(find_overlap(first, second) for first, second in combinations(readable, 2)),
+        messages_known=conversation.complete,
+        problems=tuple(_problems(files)),
     )
 
 
-def _measured(pair: Coordination) -> dict[str, tuple[str, str, Sequence[float | None]]]:
-    """Title, unit and the pair's values of each measure, in the order in which they are shown; None where a value is
-    not known. What is counted by pairs is a mean, all else a share."""
-    agents, names, overlaps = pair.agents, pair.mentions or (), pair.overlaps
-    own_work = {(one.sender, at) for one in names if one.touched_by_sender for at in one.messages}
-    writers = [one for one in agents if one.sent] if pair.mentions is not None else []
-    first = [(one.agent_id, one.first_message) in own_work for one in writers]
-    begun = [one.first_step_fraction for one in agents]
-    repeated = [at < len(pair.repetitions) for at in range(pair.messages)]
-    unread = [at < len(pair.never_shown) for at in range(pair.messages)]
-    named = None if pair.mentions is None else len(names)
-    by_sender = [one.touched_by_sender for one in names]
-    by_other = [one.touched_by_other for one in names]
-    met = [sum(one.files.values()) for one in overlaps]
-    symbols = [len(one.symbols) for one in overlaps]
-    return {
-        "messages": ("messages in a pair", "pairs", [pair.messages]),
-        "step_share": ("steps spent on messages", "agents", [one.step_share for one in agents]),
-        "token_share": ("tokens spent on messages", "agents", [one.token_share for one in agents]),
-        "first_message_step_fraction": ("steps before the first message", "agents", begun),
-        "first_message_names_own_work": (
-            "first message names what its patch touches",
-            "writers",
-            first,
-        ),
-        "questions": ("questions in a pair", "pairs", [len(pair.questions)]),
-        "repeated_messages": ("repeated messages", "messages", repeated),
-        "messages_never_shown": ("messages that were never read", "messages", unread),
-        "names": ("names of code in a pair's messages", "pairs", [named]),
-        "names_touched_by_sender": ("named and touched by the sender", "names", by_sender),
-        "names_touched_by_other": ("named and touched by another", "names", by_other),
-        "names_not_touched": (
-            "named and touched by nobody",
-            "names",
-            [not one.touches for one in names],
-        ),
-        "shared_files": (
-            "files changed by two agents",
-            _TWO_AGENTS,
-            [len(one.files) for one in overlaps],
-        ),
-        "overlapping_changes": ("changes that overlap", _TWO_AGENTS, met),
-        "shared_symbols": ("functions and classes changed by two agents", _TWO_AGENTS, symbols),
-    }
+def _problems(files: PairFiles) -> Iterator[str]:
+    for patch in files.patches:
+        if not patch.is_readable:
+            yield f"{patch.agent_id}: no readable patch"
+    for agent_id, steps in files.trajectories.items():
+        if not steps:
+            yield f"{agent_id}: no trajectory"
+    if not files.conversation.complete:
+        yield "there is no usable conversation.json: only messages that were received are known"
+
+
+Values = Sequence[float | None]
+"""The values of one pair; None for a value that is not known."""
+
+
+@dataclass(frozen=True)
+class MeasureDefinition:
+    """A measure of coordination, and how to get its values from one pair."""
+
+    name: str
+    title: str
+    unit: str
+    """What is counted: pairs, agents, messages, …"""
+    values: Callable[[Coordination], Values]
+    is_share: bool = True
+    """False for a mean of counts."""
+    needs_messages: bool = True
+    """Whether it means nothing if some messages are not known."""
+
+
+def _share_values(marked: int, total: int) -> list[float]:
+    """Return a value for each of `total` things: 1 for those that are marked, 0 for the others."""
+    return [1.0] * marked + [0.0] * (total - marked)
+
+
+def _first_messages_name_own_work(pair: Coordination) -> Values:
+    """For each agent that wrote: whether its first message names something that its patch touches."""
+    if pair.mentions is None:
+        return []
+    own_work: set[tuple[str, int]] = set()
+    for mention in pair.mentions:
+        if mention.touched_by_sender:
+            own_work.update((mention.sender, number) for number in mention.messages)
+    writers = [agent for agent in pair.agents if agent.first_message is not None]
+    return [float((agent.agent_id, agent.first_message) in own_work) for agent in writers]
+
+
+def _count_mentions(pair: Coordination) -> Values:
+    return [None if pair.mentions is None else len(pair.mentions)]
+
+
+def _mention_values(condition: Callable[[Mention], bool]) -> Callable[[Coordination], Values]:
+    def values(pair: Coordination) -> Values:
+        return [float(condition(mention)) for mention in pair.mentions or ()]
+
+    return values
+
+
+def _overlap_values(number: Callable[[Overlap], int]) -> Callable[[Coordination], Values]:
+    def values(pair: Coordination) -> Values:
+        return [number(overlap) for overlap in pair.overlaps]
+
+    return values
+
+
+def _overlap_definition(
+    name: str, title: str, number: Callable[[Overlap], int]
+) -> MeasureDefinition:
+    return MeasureDefinition(
+        name=name,
+        title=title,
+        unit="pairs of agents",
+        values=_overlap_values(number),
+        is_share=False,
+        needs_messages=False,
+    )
+
+
+MEASURES = (
+    MeasureDefinition(
+        "messages", "messages in a pair", "pairs", lambda pair: [pair.messages], is_share=False
+    ),
+    MeasureDefinition(
+        "step_share",
+        "steps spent on messages",
+        "agents",
+        lambda pair: [agent.step_share for agent in pair.agents],
+    ),
+    MeasureDefinition(
+        "token_share",
+        "tokens spent on messages",
+        "agents",
+        lambda pair: [agent.token_share for agent in pair.agents],
+    ),
+    MeasureDefinition(
+        "first_message_step_fraction",
+        "steps before the first message",
+        "agents",
+        lambda pair: [agent.first_step_fraction for agent in pair.agents],
+    ),
+    MeasureDefinition(
+        "first_message_names_own_work",
+        "first message names what its patch touches",
+        "writers",
+        _first_messages_name_own_work,
+    ),
+    MeasureDefinition(
+        "questions",
+        "questions in a pair",
+        "pairs",
+        lambda pair: [len(pair.questions)],
+        is_share=False,
+    ),
+    MeasureDefinition(
+        "repeated_messages",
+        "repeated messages",
+        "messages",
+        lambda pair: _share_values(len(pair.repetitions), pair.messages),
+    ),
+    MeasureDefinition(
+        "messages_never_shown",
+        "messages that were never read",
+        "messages",
+        lambda pair: _share_values(len(pair.never_shown), pair.messages),
+    ),
+    MeasureDefinition(
+        "names", "names of code in a pair's messages", "pairs", _count_mentions, is_share=False
+    ),
+    MeasureDefinition(
+        "names_touched_by_sender",
+        "named and touched by the sender",
+        "names",
+        _mention_values(lambda mention: mention.touched_by_sender),
+    ),
+    MeasureDefinition(
+        "names_touched_by_other",
+        "named and touched by another",
+        "names",
+        _mention_values(lambda mention: mention.touched_by_other),
+    ),
+    MeasureDefinition(
+        "names_not_touched",
+        "named and touched by nobody",
+        "names",
+        _mention_values(lambda mention: not mention.touches),
+    ),
+    _overlap_definition(
+        "shared_files", "files changed by two agents", lambda overlap: len(overlap.files)
+    ),
+    _overlap_definition(
+        "overlapping_changes", "changes that overlap", lambda overlap: sum(overlap.files.values())
+    ),
+    _overlap_definition(
+        "shared_symbols",
+        "functions and classes changed by two agents",
+        lambda overlap: len(overlap.symbols),
+    ),
+)
+"""All measures, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A mean, or a share, over everything that has a known value."""
+    """A mean or a share over everything that has a known value."""
 
     name: str
     title: str
@@ -147,97 +257,122 @@ class Measure:
 
     @property
     def value_text(self) -> str:
+        """The value with its interval."""
         if self.is_share:
             return rate_text(self.estimate)
-        one = self.estimate
-        interval = f" [{decimal_text(one.low, 1)}–{decimal_text(one.high, 1)}]"
-        return decimal_text(one.value, 1) + ("" if one.low is None else interval)
+        value = decimal_text(self.estimate.value, 1)
+        if self.estimate.low is None:
+            return value
+        low, high = decimal_text(self.estimate.low, 1), decimal_text(self.estimate.high, 1)
+        return f"{value} [{low}–{high}]"
 
 
 @dataclass(frozen=True)
 class RunCoordination:
-    """Of the pairs of a run that several agents worked on."""
+    """How agents worked together in the pairs of a run that have several agents."""
 
     n: int
-    """Pairs that were looked at: those with a result."""
+    """Number of pairs with a result."""
     skipped: int
-    """Pairs without one."""
+    """Number of pairs without one."""
     clusters: int
     measures: tuple[Measure, ...]
     loss: dict[Loss, int]
     conflicts: dict[str, int]
-    """Pairs that conflict in a file, the most frequent first."""
+    """Number of pairs that conflict in a file, the most frequent first."""
     problems: tuple[str, ...]
     pairs: tuple[tuple[PairKey, Coordination], ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
+        """Return the content of `--json`."""
         pairs = [
-            {**asdict(key), "messages": one.messages, **asdict(one)} for key, one in self.pairs
+            {**asdict(key), "messages": coordination.messages, **asdict(coordination)}
+            for key, coordination in self.pairs
         ]
         return {"schema": SCHEMA, **asdict(replace(self, pairs=())), "pairs": pairs}
 
 
-def coordination_of_run(
-    pairs: Sequence[PairData], look: Callable[[PairData], Coordination] = coordination
+def measure_run(
+    pairs: Sequence[PairData], measure: Callable[[PairData], Coordination] = measure_pair
 ) -> RunCoordination:
-    """`look` is for callers who have looked at each pair already."""
-    coop = [pair for pair in pairs if pair.setting != "solo"]
-    ended = [pair for pair in coop if pair.state in ENDED]
-    looked = tuple((pair.key, look(pair)) for pair in ended)
-    measures = _measured(Coordination((), (), (), (), (), (), messages_known=True, problems=()))
-    found: dict[str, list[Observation]] = {name: [] for name in measures}
-    for key, one in looked:
-        for name, (_, unit, values) in _measured(one).items():
-            if one.messages_known or unit == _TWO_AGENTS:
-                found[name] += [
-                    Observation(key, float(value)) for value in values if value is not None
-                ]
-    conflicts = Counter(
-        f"{pair.key.repo}/task{pair.key.task_id} {path}"
-        for pair in ended
-        for path in pair.conflicting_files
-    )
-    losses = [pair.loss for pair in coop]
+    """Return the measures over all pairs with several agents.
+
+    Args:
+        pairs: The pairs of a run; solo pairs are left out.
+        measure: Returns the coordination of a pair, for callers that have it already.
+    """
+    together = [pair for pair in pairs if pair.setting != "solo"]
+    ended = [pair for pair in together if pair.state in ENDED]
+    measured = tuple((pair.key, measure(pair)) for pair in ended)
+    losses = [pair.loss for pair in together]
+    problems: list[str] = []
+    for key, coordination in measured:
+        problems += [f"{key.label}: {line}" for line in coordination.problems]
     return RunCoordination(
-        len(looked),
-        len(coop) - len(looked),
-        len({cluster_of(key) for key, _ in looked}),
-        tuple(
-            _measure(name, title, unit, found[name]) for name, (title, unit, _) in measures.items()
-        ),
-        {kind: losses.count(kind) for kind in LOSSES},
-        dict(conflicts.most_common()),
-        tuple(f"{key.label}: {line}" for key, one in looked for line in one.problems),
-        looked,
+        n=len(measured),
+        skipped=len(together) - len(measured),
+        clusters=len({cluster_of(key) for key, _ in measured}),
+        measures=tuple(_estimate_measure(definition, measured) for definition in MEASURES),
+        loss={loss: losses.count(loss) for loss in LOSSES},
+        conflicts=_count_conflicts(ended),
+        problems=tuple(problems),
+        pairs=measured,
     )
 
 
-def _measure(name: str, title: str, unit: str, known: Sequence[Observation]) -> Measure:
-    is_share = unit not in ("pairs", _TWO_AGENTS)
-    estimate = mean(known, SHARE if is_share else None)
+def _count_conflicts(pairs: Sequence[PairData]) -> dict[str, int]:
+    conflicts: Counter[str] = Counter()
+    for pair in pairs:
+        task = f"{pair.key.repo}/task{pair.key.task_id}"
+        conflicts.update(f"{task} {path}" for path in pair.conflicting_files)
+    return dict(conflicts.most_common())
+
+
+def _estimate_measure(
+    definition: MeasureDefinition, measured: Sequence[tuple[PairKey, Coordination]]
+) -> Measure:
+    observations: list[Observation] = []
+    for key, coordination in measured:
+        if definition.needs_messages and not coordination.messages_known:
+            continue
+        known = [value for value in definition.values(coordination) if value is not None]
+        observations += [Observation(key, float(value)) for value in known]
+    estimate = mean(observations, SHARE if definition.is_share else None)
     if estimate.low is not None and estimate.low < 0.0:
-        # Nothing that is measured here can be negative.
+        # No measure can be negative.
         estimate = replace(estimate, low=0.0)
-    return Measure(name, title, unit, is_share, estimate)
+    return Measure(
+        name=definition.name,
+        title=definition.title,
+        unit=definition.unit,
+        is_share=definition.is_share,
+        estimate=estimate,
+    )
 
 
-def coordination_tables(run_name: str, found: RunCoordination) -> Iterator[Table]:
-    if not found.n:
+def coordination_tables(run_name: str, run: RunCoordination) -> Iterator[Table]:
+    """Yield the tables for the terminal."""
+    if not run.n:
         yield Table(f"Coordination in {run_name}", notes=["no coop pair with a result"])
         return
     yield Table(
         f"Where pairs of {run_name} were lost",
-        (*(one.short for one in LOSSES.values()), "with a verdict"),
-        [[*found.loss.values(), sum(found.loss.values())]],
-        [f"{found.skipped} without a result left out"] if found.skipped else [],
+        (*(meaning.short for meaning in LOSSES.values()), "with a verdict"),
+        [[*run.loss.values(), sum(run.loss.values())]],
+        [f"{run.skipped} without a result left out"] if run.skipped else [],
     )
+    size = f"{plural(run.n, 'pair')} of {plural(run.clusters, 'task')}"
     yield Table(
-        f"Coordination in {run_name} ({plural(found.n, 'pair')} of {plural(found.clusters, 'task')})",
+        f"Coordination in {run_name} ({size})",
         ("", "mean or share", "n"),
-        [[one.title, one.value_text, f"{one.estimate.n} {one.unit}"] for one in found.measures],
+        [
+            [measure.title, measure.value_text, f"{measure.estimate.n} {measure.unit}"]
+            for measure in run.measures
+        ],
         ["95 % intervals, clustered by task. What each number means: docs/coordination.md"],
     )
-    conflicts = [f"{place}: {plural(pairs, 'pair')}" for place, pairs in found.conflicts.items()]
-    for title, lines in (("Conflicts by file", conflicts), ("Could not be read", found.problems)):
-        if lines:
-            yield Table(title, notes=first_lines(lines))
+    if run.conflicts:
+        lines = [f"{path}: {plural(count, 'pair')}" for path, count in run.conflicts.items()]
+        yield Table("Conflicts by file", notes=first_lines(lines))
+    if run.problems:
+        yield Table("Could not be read", notes=first_lines(run.problems))

@@ -1,12 +1,13 @@
-"""What agents spent on messages, and what their form shows: questions, repetitions, messages never read.
+"""What agents spent on messages, and what messages show by their form.
 
-Every number is defined in docs/coordination.md.
+Questions, repetitions and messages that were never read are recognized. docs/coordination.md
+defines every number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from cooperbench.records.result import AgentResult
@@ -14,131 +15,187 @@ from cooperbench.records.trajectory import Step
 from cooperbench.report.mentions import MAX_CHARACTERS, prose_lines
 from cooperbench.report.pairs import Conversation, SentMessage
 
-SIMILAR = 0.7
-"""Jaccard similarity of three-word sequences from which on a message repeats an earlier one."""
-EARLIER_MESSAGES = 100
-"""So many of the same sender to the same recipient are compared."""
-_MAX_SCANNED = 200_000
-_CALLS = re.compile(
-    r"(?:^|[;&|({`!\n]|\$\(|\b(?:then|do|else|if|while|time|exec|env))[ \t]*"
-    r"(?:send_message|read_messages)(?![\w./=-])"
+MIN_SIMILARITY = 0.7
+"""Jaccard similarity of three-word sequences at which a message repeats an earlier one."""
+MAX_EARLIER_MESSAGES = 100
+"""Earlier messages of the same sender to the same recipient that are compared."""
+_SEQUENCE_WORDS = 3
+_MAX_COMMAND_CHARACTERS = 200_000
+_MESSAGE_COMMAND = re.compile(
+    r"""
+    (?:                                         # the start of a command:
+        ^ | [;&|({`!\n] | \$\(
+      | \b(?:then|do|else|if|while|time|exec|env)
+    )
+    [ \t]*
+    (?:send_message|read_messages)
+    (?![\w./=-])                                # not part of a longer name or a path
+    """,
+    re.VERBOSE,
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+")
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
+_AFTER_QUESTION_MARK = "\"')]*_ "
+"""Characters that may follow the question mark of a question."""
 
 
 @dataclass(frozen=True)
 class Activity:
+    """What one agent spent on messages."""
+
     agent_id: str
     steps: int
     messaging_steps: tuple[int, ...]
+    """Numbers of the steps that sent or read messages."""
     step_share: float | None
-    """Those over all; None where what was done in the steps is not on record."""
+    """Share of the steps that were spent on messages; None without a trajectory."""
     token_share: float | None
-    """Of the tokens that the model wrote, those of replies that led to such steps; None where none were counted."""
+    """Share of the model's output that was spent on these steps; None if it was not counted."""
     sent: int
     first_message: int | None
+    """Number of its first message."""
     first_step_fraction: float | None
     """The step of its first message, as a share of all its steps."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What was found about a message, as a text; `message` is its number."""
+    """Something about a message."""
 
     message: int
+    """Number of the message."""
     text: str
 
 
-def activity_of(
+def measure_activity(
     agent_id: str,
     result: AgentResult | None,
     trajectory: Sequence[Step],
     messages: Sequence[SentMessage],
 ) -> Activity:
     """Return what one agent spent on messages; `result` is its part of result.json."""
-    mine = [message for message in messages if message.sender == agent_id]
+    sent = [message for message in messages if message.sender == agent_id]
     numbers = {step.number for step in trajectory if step.number is not None}
     steps = max(len(numbers), result.steps if result else 0)
-    messaging = {message.sender_step for message in mine if message.sender_step}
+    messaging_steps = {message.sender_step for message in sent if message.sender_step}
     for step in trajectory:
         if step.number is not None and _is_messaging(step):
-            messaging.add(step.number)
-    first = mine[0] if mine else None
+            messaging_steps.add(step.number)
+    first_message = sent[0] if sent else None
+    has_first_step = first_message is not None and first_message.sender_step > 0
     return Activity(
-        agent_id,
-        steps,
-        tuple(sorted(messaging)),
-        min(1.0, len(messaging) / steps) if steps and trajectory else None,
-        _token_share(trajectory, messaging),
-        len(mine),
-        first.sequence if first else None,
-        min(1.0, first.sender_step / steps) if first and first.sender_step and steps else None,
+        agent_id=agent_id,
+        steps=steps,
+        messaging_steps=tuple(sorted(messaging_steps)),
+        step_share=_share(len(messaging_steps), steps) if trajectory else None,
+        token_share=_token_share(trajectory, messaging_steps),
+        sent=len(sent),
+        first_message=first_message.sequence if first_message else None,
+        first_step_fraction=(
+            _share(first_message.sender_step, steps) if first_message and has_first_step else None
+        ),
     )
+
+
+def _share(part: int, total: int) -> float | None:
+    return min(1.0, part / total) if total else None
 
 
 def _is_messaging(step: Step) -> bool:
     if step.action != "run":
         return step.action == "send_message"
-    text = str(step.args.get("command", ""))[:_MAX_SCANNED]
-    # The cheap question first: most commands have nothing to do with messages.
-    return "_message" in text and _CALLS.search(text) is not None
+    command = str(step.args.get("command", ""))[:_MAX_COMMAND_CHARACTERS]
+    # The cheap check first: most commands have nothing to do with messages.
+    return "_message" in command and _MESSAGE_COMMAND.search(command) is not None
 
 
-def _token_share(trajectory: Sequence[Step], messaging: Collection[int]) -> float | None:
-    """By the provider's count; a reply with several steps is divided evenly among them."""
-    replies: list[tuple[float, list[int]]] = []
+@dataclass
+class _Reply:
+    """A reply of the model, and the steps that it led to."""
+
+    tokens: int
+    steps: list[int]
+
+    def tokens_for(self, steps: Collection[int]) -> float:
+        """Return the tokens for some steps; a reply is divided evenly among its steps."""
+        if not self.steps:
+            return 0.0
+        counted = [step for step in self.steps if step in steps]
+        return self.tokens * len(counted) / len(self.steps)
+
+
+def _token_share(trajectory: Sequence[Step], messaging_steps: Collection[int]) -> float | None:
+    """Return the share of the model's output that led to messages, by the provider's count."""
+    replies: list[_Reply] = []
     for step in trajectory:
         if step.action == "reply":
-            replies.append((max(0.0, step.usage.completion_tokens), []))
+            replies.append(_Reply(max(0, step.usage.completion_tokens), []))
         elif step.number is not None and replies:
-            replies[-1][1].append(step.number)
-    total = sum(written for written, _ in replies)
-    on_messages = sum(
-        written * sum(step in messaging for step in steps) / max(1, len(steps))
-        for written, steps in replies
-    )
-    return on_messages / total if total else None
+            replies[-1].steps.append(step.number)
+    total = sum(reply.tokens for reply in replies)
+    if not total:
+        return None
+    return sum(reply.tokens_for(messaging_steps) for reply in replies) / total
 
 
-def questions_in(messages: Sequence[SentMessage]) -> list[Remark]:
-    """Sentences of at least two words that end with a question mark."""
-    return [
-        Remark(message.sequence, sentence.strip())
-        for message in messages
-        for line in prose_lines(message.text)
-        if "?" in line
-        for sentence in _SENTENCE_END.split(line)
-        if sentence.rstrip("\"')]*_ ").endswith("?") and len(_WORD.findall(sentence)) > 1
-    ]
-
-
-def repetitions_in(messages: Sequence[SentMessage]) -> list[Remark]:
-    """Messages that say again what their sender has told the same recipient."""
-    found = []
-    said: dict[tuple[str, str], list[tuple[int, frozenset[str]]]] = {}
+def find_questions(messages: Sequence[SentMessage]) -> Iterator[Remark]:
+    """Yield the sentences of at least two words that end with a question mark."""
     for message in messages:
-        spoken = [word.lower() for word in _WORD.findall(message.text[:MAX_CHARACTERS])]
-        if not spoken:
+        for line in prose_lines(message.text):
+            if "?" not in line:
+                continue
+            for sentence in _SENTENCE_END.split(line):
+                if _is_question(sentence):
+                    yield Remark(message.sequence, sentence.strip())
+
+
+def _is_question(sentence: str) -> bool:
+    has_mark = sentence.rstrip(_AFTER_QUESTION_MARK).endswith("?")
+    return has_mark and len(_WORD.findall(sentence)) > 1
+
+
+def find_repetitions(messages: Sequence[SentMessage]) -> Iterator[Remark]:
+    """Yield the messages that repeat an earlier one of the same sender to the same recipient."""
+    earlier_messages: dict[tuple[str, str], list[tuple[int, frozenset[str]]]] = {}
+    for message in messages:
+        sequences = _word_sequences(message.text[:MAX_CHARACTERS])
+        if not sequences:
             continue
-        sequences = frozenset(
-            " ".join(spoken[at : at + 3]) for at in range(max(1, len(spoken) - 2))
-        )
-        before = said.setdefault((message.sender, message.recipient), [])
-        similar = (
-            (len(sequences & other) / len(sequences | other), number) for number, other in before
-        )
-        similarity, earlier = max(similar, default=(0.0, 0))
-        if similarity >= SIMILAR:
-            found.append(Remark(message.sequence, f"says message {earlier} again"))
-        before.append((message.sequence, sequences))
-        del before[:-EARLIER_MESSAGES]
-    return found
+        earlier = earlier_messages.setdefault((message.sender, message.recipient), [])
+        number = _find_similar(sequences, earlier)
+        if number is not None:
+            yield Remark(message.sequence, f"repeats message {number}")
+        earlier.append((message.sequence, sequences))
+        del earlier[:-MAX_EARLIER_MESSAGES]
 
 
-def never_shown(conversation: Conversation) -> list[Remark]:
-    """Messages without a delivery, as a rule because the recipient took no further step."""
-    unread = (
-        one for one in conversation.messages if one.delivered_at is None and conversation.complete
-    )
-    return [Remark(one.sequence, f"{one.recipient} took no further step") for one in unread]
+def _word_sequences(text: str) -> frozenset[str]:
+    """Return all sequences of three words; a shorter text is one sequence."""
+    words = [word.lower() for word in _WORD.findall(text)]
+    if not words:
+        return frozenset()
+    starts = range(max(1, len(words) - _SEQUENCE_WORDS + 1))
+    return frozenset(" ".join(words[start : start + _SEQUENCE_WORDS]) for start in starts)
+
+
+def _find_similar(
+    sequences: frozenset[str], earlier: Sequence[tuple[int, frozenset[str]]]
+) -> int | None:
+    """Return the number of the most similar message; the latest of several."""
+    best_similarity = 0.0
+    best_number = None
+    for number, other in earlier:
+        similarity = len(sequences & other) / len(sequences | other)
+        if similarity >= max(MIN_SIMILARITY, best_similarity):
+            best_similarity = similarity
+            best_number = number
+    return best_number
+
+
+def find_unread(conversation: Conversation) -> Iterator[Remark]:
+    """Yield the messages that were never delivered, usually because the recipient had ended."""
+    if not conversation.complete:
+        return
+    for message in conversation.messages:
+        if message.delivered_at is None:
+            yield Remark(message.sequence, f"{message.recipient} took no further step")

@@ -240,7 +240,7 @@ def _difficulty_tables(difficulty: Difficulty) -> Iterator[Table]:
             for bucket in curve.buckets
             if bucket.solo.n or bucket.together.n
         ]
-        notes = [_area_note(curve)] if curve.is_telling else []
+        notes = [_area_note(curve)] if curve.has_enough_difficulties else []
         title = f"By difficulty: {curve.configuration} ({curve.setting})"
         if curve is difficulty.curves[0]:
             title = "By difficulty"
@@ -261,7 +261,7 @@ def _area_note(curve: Curve) -> str:
 def _difficulty_notes(difficulty: Difficulty, curve: Curve) -> Iterator[str]:
     configurations = plural(len(difficulty.configurations), "configuration")
     yield f"Difficulty from the solo results of {configurations}; 95 % Wilson intervals"
-    if not curve.is_telling:
+    if not curve.has_enough_difficulties:
         yield (
             "All pairs have one of two difficulties, which is not enough for a curve:"
             " add solo runs of other models"

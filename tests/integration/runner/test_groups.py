@@ -12,7 +12,7 @@ import yaml
 from cooperbench import run
 from cooperbench.cli import main
 from cooperbench.report.loading import load_run
-from cooperbench.report.page.content import pair_detail
+from cooperbench.report.page.pair_detail import pair_detail
 from tests.support.dataset.factory import write_dataset
 from tests.support.runner.helpers import Left
 from tests.support.tiny import REPO, RUNNER, SETUP, TASK_ID, text_patch, write_tiny
@@ -109,8 +109,9 @@ def test_sixteen_agents_write_to_all_share_git_and_are_judged(
     }
     assert "feature 1" in left.observations("agent16")[-1]
 
-    detail, found = pair_detail(load_run(tmp_path / "logs", "wide").pairs[0])
-    assert [agent["id"] for agent in detail["agents"]] == [f"agent{number}" for number in everyone]
+    detail = pair_detail(load_run(tmp_path / "logs", "wide").pairs[0])
+    found = detail.coordination
+    assert [agent.id for agent in detail.agents] == [f"agent{number}" for number in everyone]
     assert found is not None
     assert len(found.overlaps) == 120
     capsys.readouterr()

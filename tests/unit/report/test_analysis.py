@@ -13,7 +13,7 @@ from cooperbench.report.compare import compare_sides, sides_to_compare
 from cooperbench.report.curves import analyse_difficulty, area
 from cooperbench.report.formatting import print_tables
 from cooperbench.report.loading import Run, check_same_dataset, load_run
-from cooperbench.report.page.content import make_overview
+from cooperbench.report.page.overview import make_overview
 from cooperbench.report.tables import analysis_tables
 from tests.support.report.factory import Kind, Style, keys_of, layout, write_run
 
@@ -96,8 +96,8 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
     ]
     (found,) = analyse(runs).coordination_deficits
     assert (found.first, found.second) == ("solo-a:solo", "coop-a:coop")
-    (shown,) = make_overview(runs)["deficits"]
-    assert (shown["first"], shown["second"], shown["n"]) == (found.first, found.second, found.n)
+    (shown,) = make_overview(runs).deficits
+    assert (shown.first, shown.second, shown.n) == (found.first, found.second, found.n)
 
 
 def test_what_another_model_does_alone_is_no_measure_of_cooperation(
@@ -110,7 +110,7 @@ def test_what_another_model_does_alone_is_no_measure_of_cooperation(
     found = analyse(runs)
     assert (found.coordination_deficits, found.coop_without_solo) == ((), ("coop-a:coop",))
     page = make_overview(runs)
-    assert (page["deficits"], page["without_solo"]) == ([], ("coop-a:coop",))
+    assert (page.deficits, page.without_solo) == ((), ("coop-a:coop",))
     print_tables(analysis_tables(found))
     assert (
         "coop-a:coop: there is no solo run of the same agent and model" in capsys.readouterr().out

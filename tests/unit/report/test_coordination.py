@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.report.coordination import coordination, coordination_of_run, coordination_tables
+from cooperbench.report.coordination import coordination_tables, measure_pair, measure_run
 from cooperbench.report.loading import load_run
 from tests.support.paths import ROOT
 from tests.support.report.factory import Style, Talk, layout, share, write_run
@@ -38,7 +38,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
         Talk(2, 4, "No function but part_9, and I won't touch src/app.py at all!"),
     )
     pair = one_pair(tmp_path, "conflict", Style(talk=talk))
-    found = coordination(pair)
+    found = measure_pair(pair)
     assert found.problems == ()
     assert (pair.loss, pair.conflicting_files) == ("conflict", ["src/app.py"])
     first, second = found.agents
@@ -49,7 +49,7 @@ def test_a_conflict_is_shown_with_all_its_evidence(tmp_path: Path) -> None:
     assert [(one.message, one.text) for one in found.questions] == [
         (1, "Which function do you change?")
     ]
-    assert [(one.message, one.text) for one in found.repetitions] == [(3, "says message 2 again")]
+    assert [(one.message, one.text) for one in found.repetitions] == [(3, "repeats message 2")]
     (overlap,) = found.overlaps
     assert (overlap.files, overlap.symbols) == ({"src/app.py": 1}, ("src/app.py: part_3",))
     mentions = {
@@ -81,7 +81,7 @@ def test_every_kind_of_pair_is_looked_at_and_is_json(
     tmp_path: Path, kind: Kind, loss: str | None
 ) -> None:
     pair = one_pair(tmp_path, kind)
-    found = coordination(pair)
+    found = measure_pair(pair)
     assert pair.loss == loss
     assert bool(found.problems) == (kind in ("error", "killed", "missing"))
     content = json.loads(json.dumps(asdict(found)))
@@ -91,7 +91,7 @@ def test_every_kind_of_pair_is_looked_at_and_is_json(
 def test_a_solo_pair_has_a_loss_and_no_cooperation(tmp_path: Path) -> None:
     write_run(tmp_path, "r", ONE, "conflict", setting="solo")
     (pair,) = load_run(tmp_path, "r").pairs
-    found = coordination(pair)
+    found = measure_pair(pair)
     assert (pair.loss, found.messages, found.overlaps) == ("capability", 0, ())
 
 
@@ -101,7 +101,7 @@ def test_broken_files_are_problems_and_never_tracebacks(tmp_path: Path, content:
     pair.paths.conversation.write_bytes(content)
     pair.paths.agent("agent1").trajectory.write_bytes(content)
     pair.paths.agent("agent2").patch.write_bytes(content)
-    found = coordination(pair)
+    found = measure_pair(pair)
     assert found.problems
     json.dumps(asdict(found))
 
@@ -128,7 +128,7 @@ def test_commands_that_call_for_messages_count_and_those_that_name_them_do_not(
     ]
     path.write_text(json.dumps(content))
     pair.paths.conversation.write_text('{"messages": []}')
-    agent = coordination(pair).agents[0]
+    agent = measure_pair(pair).agents[0]
     assert (agent.messaging_steps, agent.step_share, agent.token_share) == ((2, 4), 0.5, None)
 
 
@@ -147,7 +147,7 @@ def test_a_run_adds_up(tmp_path: Path) -> None:
     write_run(tmp_path, "r", layout(2, 4, 24), kinds)
     write_run(tmp_path, "r", layout(2, 4, 24), "passed", setting="solo")
     run = load_run(tmp_path, "r")
-    found = coordination_of_run(run.pairs)
+    found = measure_run(run.pairs)
     states = [pair.state for pair in run.of("coop")]
     judged = sum(found.loss.values())
     assert judged == states.count("passed") + states.count("failed")
@@ -180,25 +180,25 @@ def test_what_is_not_on_record_is_unknown_and_not_zero(tmp_path: Path) -> None:
     """Only result.json and eval.json are there: nobody knows what was said, done or changed."""
     write_run(tmp_path, "bare", ONE, "conflict", style=Style(bare=True))
     pairs = load_run(tmp_path, "bare").pairs
-    found = coordination_of_run(pairs)
+    found = measure_run(pairs)
     assert (found.n, found.loss["conflict"]) == (1, 1)
     assert [
         one.name for one in found.measures if one.estimate.n or one.estimate.value is not None
     ] == []
     assert any("no trajectory" in line for line in found.problems)
-    assert not coordination(pairs[0]).messages_known
+    assert not measure_pair(pairs[0]).messages_known
     write_run(tmp_path, "mute", ONE, "conflict", style=Style(talk=()))
     (mute,) = load_run(tmp_path, "mute").pairs
     mute.paths.conversation.unlink()  # as without messaging
-    silent = {one.name: one.estimate.value for one in coordination_of_run([mute]).measures}
+    silent = {one.name: one.estimate.value for one in measure_run([mute]).measures}
     assert [silent[name] for name in ("messages", "step_share", "shared_files")] == [0, 0, 1]
 
 
 def test_names_are_not_known_where_a_patch_cannot_be_read(tmp_path: Path) -> None:
     pair = one_pair(tmp_path)
     pair.paths.agent("agent2").patch.write_bytes(b"no diff")
-    assert coordination(pair).mentions is None
-    known = {one.name: one.estimate.n for one in coordination_of_run([pair]).measures}
+    assert measure_pair(pair).mentions is None
+    known = {one.name: one.estimate.n for one in measure_run([pair]).measures}
     assert known["messages"] == 1
     assert {
         known[name] for name in ("names", "names_not_touched", "first_message_names_own_work")
@@ -208,7 +208,7 @@ def test_names_are_not_known_where_a_patch_cannot_be_read(tmp_path: Path) -> Non
 def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, "r", ONE, "error")
     run = load_run(tmp_path, "r")
-    found = coordination_of_run(run.pairs)
+    found = measure_run(run.pairs)
     messages = found.measures[0].estimate
     assert (found.n, messages.value, messages.n) == (0, None, 0)
     (table,) = coordination_tables(run.name, found)
@@ -216,6 +216,6 @@ def test_a_run_without_pairs_has_no_numbers_and_says_so(tmp_path: Path) -> None:
 
 
 def test_every_number_has_its_definition_in_the_docs() -> None:
-    found = coordination_of_run([])
+    found = measure_run([])
     docs = (ROOT / "docs" / "coordination.md").read_text()
     assert [one.name for one in found.measures if f"`{one.name}`" not in docs] == []

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.loading import load_run, resolve_run, run_names
-from cooperbench.report.page.content import pair_detail
+from cooperbench.report.page.pair_detail import pair_detail
 from cooperbench.report.pairs import EVALUATED
 from cooperbench.storage import ExperimentPaths, seconds_between
 from tests.support.report.factory import Kind, Style, layout, write_run
@@ -283,8 +283,8 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
 
     def shown() -> tuple[object, ...]:
         run = load_run(tmp_path, "r")
-        detail, _ = pair_detail(run.pairs[0])
-        return detail["entries"], detail["messages"]
+        detail = pair_detail(run.pairs[0])
+        return tuple(detail.entries), tuple(detail.messages)
 
     with_zone = shown()
     started_at = json.loads(result.read_text())["started_at"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.messages import never_shown, questions_in, repetitions_in
+from cooperbench.report.messages import find_questions, find_repetitions, find_unread
 from cooperbench.report.pairs import Conversation, SentMessage
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_question_is_a_sentence_outside_of_code_and_quotes() -> None:
         message(1, 1, "Hi. Do you rename Parser.feed? I hope not.\n- Which files are *yours?*", 10),
         message(2, 1, "```\nreally is it?\n```\n> is it so?\n?", 10),
     ]
-    assert [(one.message, one.text) for one in questions_in(talk)] == [
+    assert [(one.message, one.text) for one in find_questions(talk)] == [
         (1, "Do you rename Parser.feed?"),
         (1, "- Which files are *yours?*"),
     ]
@@ -64,10 +64,10 @@ def test_saying_it_again_is_repetition_in_other_words_it_is_not() -> None:
         message(6, 1, "ok", 6),
         message(7, 1, "OK.", 7),
     ]
-    assert [(one.message, one.text) for one in repetitions_in(talk)] == [
-        (3, "says message 1 again"),
-        (4, "says message 3 again"),
-        (7, "says message 6 again"),
+    assert [(one.message, one.text) for one in find_repetitions(talk)] == [
+        (3, "repeats message 1"),
+        (4, "repeats message 3"),
+        (7, "repeats message 6"),
     ]
 
 
@@ -75,11 +75,11 @@ def test_messages_that_were_not_delivered_are_never_shown() -> None:
     talk = Conversation(
         (message(1, 1, "a", 10, 11), message(2, 1, "b", 20), message(3, 2, "c", 30))
     )
-    assert [(one.message, one.text) for one in never_shown(talk)] == [
+    assert [(one.message, one.text) for one in find_unread(talk)] == [
         (2, "agent2 took no further step"),
         (3, "agent1 took no further step"),
     ]
-    assert never_shown(talk._replace(complete=False)) == []
+    assert list(find_unread(talk._replace(complete=False))) == []
 
 
 TEXTS = st.one_of(
@@ -94,7 +94,7 @@ def test_any_conversation_is_read(said: Sequence[tuple[int, str, bool]]) -> None
         message(number, sender, text, number, number + 1 if shown else None)
         for number, (sender, text, shown) in enumerate(said, 1)
     )
-    for question in questions_in(talk):
+    for question in find_questions(talk):
         assert question.text in talk[question.message - 1].text
-    for repetition in repetitions_in(talk):
+    for repetition in find_repetitions(talk):
         assert int(repetition.text.split()[2]) < repetition.message

@@ -1,8 +1,8 @@
-"""The report as a file that opens from disk: one HTML document, then the details of each pair, compressed.
+"""The report as a file that opens from disk: one HTML document with the details of each pair, compressed.
 
-Pairs are read, packed and written one by one, so that the memory needed does not grow with their number. Style and
-script are allowed by their hash; markup is never parsed at run time (trusted types forbid it). Data are JSON in script
-elements that browsers do not execute.
+Pairs are read, packed and written one by one, so that the memory needed does not grow with their
+number. Style and script are allowed by their hash; markup is never parsed at run time (trusted
+types forbid it). Data is JSON in script elements that browsers do not execute.
 """
 
 from __future__ import annotations
@@ -13,172 +13,239 @@ import hashlib
 import html
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from cooperbench.errors import UserError
-from cooperbench.report.coordination import Coordination, coordination_of_run
-from cooperbench.report.loading import Run, sides_of
-from cooperbench.report.page.content import make_overview, numbered_pairs, pair_detail, title_of
-from cooperbench.report.pairs import PairData
+from cooperbench.report.coordination import Coordination, measure_run
+from cooperbench.report.loading import Run, Side, sides_of
+from cooperbench.report.page.overview import (
+    CoordinationTable,
+    MeasureText,
+    Overview,
+    make_overview,
+    numbered_pairs,
+    page_title,
+)
+from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.pairs import PairData, PairKey
 
 Mode = Literal["inside", "beside", "live"]
-"""Where the details of pairs are: in the document, in scripts beside it, or at the server that sent it."""
+"""Where the details of pairs are: in the document, in scripts beside it, or on the server that sent it."""
 THREADS = 2
-_COMPRESSION = 4
-"""Half the time of the usual 6, for files that are a twentieth larger."""
+"""Reading and compressing is half of the work, and threads do it in parallel."""
+_COMPRESSION_LEVEL = 4
+"""Takes half the time of the usual 6, for files that are 5 % larger."""
+_COPY_BYTES = 1 << 20
 _ASSETS = files("cooperbench.report.page") / "assets"
-_END = "</body>\n</html>\n"
+_DOCUMENT_END = "</body>\n</html>\n"
+
+WriteDetail = Callable[[int, bytes], None]
+"""Stores the packed details of the pair with a number."""
 
 
 def build_page(runs: Sequence[Run], target: Path, *, split: bool = False) -> None:
-    """Write the page; with `split` the details of pairs lie in a folder beside it, a file each."""
+    """Write the report.
+
+    Args:
+        runs: The runs to show.
+        target: The HTML file.
+        split: Write the details of pairs into a folder beside the file, one file for each pair.
+
+    Raises:
+        UserError: The runs have no pairs, or the file cannot be written.
+    """
     if not any(run.pairs for run in runs):
         names = ", ".join(run.name for run in runs) or "no run"
         raise UserError(f"there are no pairs in {names}: nothing to show")
     if target.is_dir():
-        raise UserError(
-            f"{target} is a folder; say which file to write, e.g. {target / 'report.html'}"
-        )
+        example = target / "report.html"
+        raise UserError(f"{target} is a folder; name the file to write, for example {example}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".writing-", dir=target.parent) as temporary:
-            page, details = Path(temporary, "page"), Path(temporary, "details")
+            page = Path(temporary, "page")
+            details = Path(temporary, "details")
             if split:
-                _write_beside(runs, page, details, target.with_name(f"{target.stem}.pairs"))
+                _write_split(runs, page, details, target.with_name(f"{target.stem}.pairs"))
             else:
-                _write_inside(runs, page, details)
+                _write_single(runs, page, details)
             page.replace(target)
     except OSError as error:
-        raise UserError(
-            f"{target} is not written: {error.filename or target}: {error.strerror}"
-        ) from None
+        path = error.filename or target
+        raise UserError(f"cannot write {target}: {path}: {error.strerror}") from None
 
 
-def _write_inside(runs: Sequence[Run], page: Path, details: Path) -> None:
-    """The overview comes first in the file, and is known last."""
-    with details.open("wb") as folded:
+def _write_single(runs: Sequence[Run], page: Path, details: Path) -> None:
+    """Write one file. The overview comes first in it, but is known last."""
+    with details.open("wb") as detail_file:
 
-        def write(number: int, text: bytes) -> None:
-            folded.write(b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, text))
+        def write_detail(number: int, packed: bytes) -> None:
+            element = b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, packed)
+            detail_file.write(element)
 
-        overview = _each_pair(runs, write)
-    with page.open("wb") as whole, details.open("rb") as unfolded:
-        whole.write(document(title_of(runs), overview, "inside").encode())
-        shutil.copyfileobj(unfolded, whole, 1 << 20)
-        whole.write(_END.encode())
+        overview = _write_details(runs, write_detail)
+    with page.open("wb") as page_file, details.open("rb") as detail_file_again:
+        page_file.write(document(page_title(runs), overview, "inside").encode())
+        shutil.copyfileobj(detail_file_again, page_file, _COPY_BYTES)
+        page_file.write(_DOCUMENT_END.encode())
 
 
-def _write_beside(runs: Sequence[Run], page: Path, details: Path, folder: Path) -> None:
-    """A new folder takes the place of an old one before the page that refers to it appears."""
-    foreign = (
-        [one.name for one in folder.iterdir() if one.suffix != ".js"] if folder.is_dir() else []
-    )
-    if foreign:
-        raise UserError(
-            f"{folder} holds {foreign[0]}, which no report wrote; move it or take another name"
-        )
+def _write_split(runs: Sequence[Run], page: Path, details: Path, folder: Path) -> None:
+    """Write the details into a folder, which replaces an older one before the page appears."""
+    _check_is_ours(folder)
     details.mkdir()
 
-    def write(number: int, text: bytes) -> None:
-        (details / f"{number}.js").write_bytes(b'cooperbenchDetail(%d,"%s")\n' % (number, text))
+    def write_detail(number: int, packed: bytes) -> None:
+        script = b'cooperbenchDetail(%d,"%s")\n' % (number, packed)
+        (details / f"{number}.js").write_bytes(script)
 
-    overview = _each_pair(runs, write) | {"folder": folder.name}
-    page.write_text(document(title_of(runs), overview, "beside") + _END, encoding="utf-8")
+    overview = replace(_write_details(runs, write_detail), folder=folder.name)
+    text = document(page_title(runs), overview, "beside") + _DOCUMENT_END
+    page.write_text(text, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     details.rename(folder)
 
 
-def _each_pair(runs: Sequence[Run], write: Callable[[int, bytes], None]) -> dict[str, Any]:
-    """Write the details of every pair, and return the overview with what was found in them."""
-    found: dict[int, Coordination] = {}
+def _check_is_ours(folder: Path) -> None:
+    """Refuse to replace a folder with files that no report has written."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.suffix != ".js":
+            raise UserError(
+                f"{folder} contains {path.name}, which no report wrote; move it or use another name"
+            )
+
+
+def _write_details(runs: Sequence[Run], write_detail: WriteDetail) -> Overview:
+    """Write the details of every pair, and return the overview with the coordination measures."""
     pairs = numbered_pairs(runs)
-    # Half of the work is reading and compressing, which threads do side by side.
+    coordination_by_number: dict[int, Coordination] = {}
     with ThreadPoolExecutor(THREADS) as pool:
-        for number, (data, coordination) in enumerate(pool.map(pack_pair, pairs)):
-            write(number, data)
+        for number, (packed, coordination) in enumerate(pool.map(pack_pair, pairs)):
+            write_detail(number, packed)
             if coordination is not None:
-                found[id(pairs[number])] = coordination
+                coordination_by_number[number] = coordination
     tables = []
+    first_number = 0
     for side in sides_of(runs):
-        measures = coordination_of_run(
-            [*side.pairs.values()], lambda pair: found[id(pair)]
-        ).measures
-        known = [one for one in measures if one.estimate.n]
-        rows = [
-            {"name": one.title, "value": one.value_text, "n": f"{one.estimate.n} {one.unit}"}
-            for one in known
-        ]
-        if rows:
-            tables.append({"series": side.label, "rows": rows})
-    return make_overview(runs) | {"coordination": tables}
+        by_key = {
+            key: coordination_by_number[number]
+            for number, key in enumerate(side.pairs, first_number)
+            if number in coordination_by_number
+        }
+        first_number += len(side.pairs)
+        table = _coordination_table(side, by_key)
+        if table.rows:
+            tables.append(table)
+    return replace(make_overview(runs), coordination=tuple(tables))
+
+
+def _coordination_table(
+    side: Side, coordination_by_key: dict[PairKey, Coordination]
+) -> CoordinationTable:
+    def measure(pair: PairData) -> Coordination:
+        return coordination_by_key[pair.key]
+
+    rows = []
+    for result in measure_run(list(side.pairs.values()), measure).measures:
+        if result.estimate.n:
+            n = f"{result.estimate.n} {result.unit}"
+            rows.append(MeasureText(result.title, result.value_text, n))
+    return CoordinationTable(side.label, tuple(rows))
 
 
 def pack_pair(pair: PairData) -> tuple[bytes, Coordination | None]:
-    detail, found = pair_detail(pair)
-    return base64.b64encode(gzip.compress(json_bytes(detail), _COMPRESSION, mtime=0)), found
+    """Return the compressed details of a pair, and how its agents worked together."""
+    detail = pair_detail(pair)
+    compressed = gzip.compress(json_bytes(detail), _COMPRESSION_LEVEL, mtime=0)
+    return base64.b64encode(compressed), detail.coordination
 
 
-def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """Bytes that were no UTF-8 are half characters in Python; in JSON they are replaced."""
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+def json_bytes(content: object) -> bytes:
+    """Return data of the page as JSON. Bytes that were not UTF-8 are replaced."""
+    data = msgspec.to_builtins(content, str_keys=True)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-@cache
-def _joined(suffix: str) -> str:
-    """All assets of a kind; their names begin with digits that give the order."""
-    assets = sorted(
-        (one for one in _ASSETS.iterdir() if one.name.endswith(suffix)), key=lambda one: one.name
-    )
-    text = "\n".join(one.read_text(encoding="utf-8") for one in assets)
-    # In a scope of its own: names of the page are no globals.
-    return f'"use strict";\n(() => {{\n{text}\n}})();\n' if suffix == ".js" else text
-
-
-@cache
-def policy(mode: Mode) -> str:
-    """The content security policy. Nothing is loaded from anywhere, except details where they are not inside.
-
-    In a file beside, `'self'` is for a web server, `file:` for a page that is opened from disk.
-    """
-
-    def source(suffix: str) -> str:
-        digest = hashlib.sha256(_joined(suffix).encode()).digest()
-        return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-    parts = {
-        "default-src": "'none'",
-        "script-src": source(".js") + (" 'self' file:" if mode == "beside" else ""),
-        "style-src": source(".css"),
-        "img-src": "data:",
-        "connect-src": "'self'" if mode == "live" else "'none'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "require-trusted-types-for": "'script'",
-        "trusted-types": "cooperbench" if mode == "beside" else "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in parts.items())
-
-
-def embedded_json(content: Mapping[str, Any]) -> str:
-    """JSON that can stand inside of a script element: it has no `<`, so that nothing in it ends the element."""
+def embedded_json(content: object) -> str:
+    """Return JSON for a script element: without `<`, so that nothing in it ends the element."""
     return json_bytes(content).decode().replace("<", "\\u003c")
 
 
-def document(title: str, overview: Mapping[str, Any], mode: Mode) -> str:
-    """All but the details. It may end here, or script elements with details may follow."""
-    values = {
-        "policy": html.escape(policy(mode)),
-        "title": html.escape(title.encode("utf-8", "replace").decode()),
-        "style": _joined(".css"),
-        "overview": embedded_json({**overview, "mode": mode}),
-        "script": _joined(".js"),
+@cache
+def _read_assets(suffix: str) -> str:
+    """Return all scripts or all styles in the order of their names, which begin with numbers."""
+    assets = [asset for asset in _ASSETS.iterdir() if asset.name.endswith(suffix)]
+    assets.sort(key=lambda asset: asset.name)
+    return "\n".join(asset.read_text(encoding="utf-8") for asset in assets)
+
+
+@cache
+def _style() -> str:
+    return _read_assets(".css")
+
+
+@cache
+def _script() -> str:
+    """Return the scripts in a scope of their own, so that their names are not global."""
+    return f'"use strict";\n(() => {{\n{_read_assets(".js")}\n}})();\n'
+
+
+def _hash_source(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@cache
+def content_security_policy(mode: Mode) -> str:
+    """Return the policy of the page: it loads nothing except the details of pairs.
+
+    For details beside the page, `'self'` is for a web server and `file:` for a page on disk.
+    """
+    script_sources = _hash_source(_script())
+    connections = "'none'"
+    trusted_types = "'none'"
+    if mode == "beside":
+        script_sources += " 'self' file:"
+        trusted_types = "cooperbench"
+    if mode == "live":
+        connections = "'self'"
+    directives = {
+        "default-src": "'none'",
+        "script-src": script_sources,
+        "style-src": _hash_source(_style()),
+        "img-src": "data:",
+        "connect-src": connections,
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": trusted_types,
     }
-    pieces = (_ASSETS / "page.html").read_text(encoding="utf-8").split("@")
-    # The template has one name between every two signs.
-    return "".join(piece if at % 2 == 0 else values[piece] for at, piece in enumerate(pieces))
+    return "; ".join(f"{name} {value}" for name, value in directives.items())
+
+
+def document(title: str, overview: Overview, mode: Mode) -> str:
+    """Return the document without the details, which may follow as script elements."""
+    values = {
+        "policy": html.escape(content_security_policy(mode)),
+        "title": html.escape(title.encode("utf-8", "replace").decode()),
+        "style": _style(),
+        "overview": embedded_json(replace(overview, mode=mode)),
+        "script": _script(),
+    }
+    template = (_ASSETS / "page.html").read_text(encoding="utf-8")
+    # The template is text, @name@, text, @name@, …: every second piece is a name.
+    pieces = template.split("@")
+    for index in range(1, len(pieces), 2):
+        pieces[index] = values[pieces[index]]
+    return "".join(pieces)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cooperbench.errors import UserError
 from cooperbench.report.loading import load_run
 from cooperbench.report.page.build import build_page, embedded_json
-from cooperbench.report.page.content import MAX_CHARACTERS, cut
+from cooperbench.report.page.pair_detail import MAX_CHARACTERS, cut
 from tests.support.report.factory import keys_of, write_run
 from tests.support.report.page_fixtures import PAIRS
 

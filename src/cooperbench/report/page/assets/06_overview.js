@@ -128,7 +128,7 @@ function deficitIntroduction(deficits) {
 }
 
 function unsoundNote(deficits) {
-  const unsound = deficits.reduce((sum, row) => sum + row.unsound.length, 0);
+  const unsound = deficits.reduce((sum, row) => sum + row.unsound, 0);
   if (!unsound) return null;
   const text = `${count(unsound, "unsound pair")} among them; report --sound-only leaves them out.`;
   return h("p", { class: "quiet" }, text);

@@ -258,7 +258,7 @@ function mergedTestsCard(detail) {
 }
 
 function agentTable(detail, pair) {
-  const known = detail.agents.filter((agent) => agent.status !== undefined);
+  const known = detail.agents.filter((agent) => agent.known);
   if (!known.length) return null;
   const columns = [
     { title: "agent" },
@@ -317,7 +317,7 @@ function testRun(run, detail, pair) {
   facts.push(duration(run.duration_seconds ?? 0));
   if (run.timed_out) facts.push("timed out");
   const failure = detail.failures.find(
-    (candidate) => candidate.subject === subject && candidate.feature_id === Number(feature),
+    (candidate) => candidate.subject === subject && candidate.feature_id === feature,
   );
   const output = run.output || "Nothing was printed, or it was not kept.";
   const lacking = (label, tests) =>

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from cooperbench.report.page.content import side_by_side
+from cooperbench.report.page.changes import side_by_side
 from cooperbench.report.patches import read_agent_patch
 from tests.support.report.patches import BASE_LINES, BASE_PATH, git_patch
 
@@ -25,8 +23,7 @@ def marks(
     (file,) = side_by_side(
         [read_agent_patch("agent1", one), read_agent_patch("agent2", other)], conflicting
     )
-    sides: list[dict[str, Any] | None] = file["sides"]
-    return [None if side is None else [hunk["mark"] for hunk in side["hunks"]] for side in sides]
+    return [None if side is None else [hunk.mark for hunk in side.hunks] for side in file.sides]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +69,8 @@ def test_files_that_conflict_come_first_then_those_of_both() -> None:
     files = side_by_side(
         [read_agent_patch("agent1", ours), read_agent_patch("agent2", theirs)], ("c.py",)
     )
-    assert [file["path"] for file in files] == ["c.py", "b.py", "a.py"]
-    assert files[-1]["sides"][1] is None
+    assert [file.path for file in files] == ["c.py", "b.py", "a.py"]
+    assert files[-1].sides[1] is None
 
 
 def test_one_agent_alone_and_a_missing_patch_have_nothing_marked() -> None:
