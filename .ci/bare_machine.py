@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 RELEASE = "bookworm"
 PACKAGES = ("python3", "python3-venv", "git", "make", "ca-certificates")
-ROOTFS = Path("/var/cache/cooperbench-ci") / f"{RELEASE}-1"
+ROOTFS = Path("/var/cache/cooperbench-ci") / f"{RELEASE}-2"
 """The number changes with what is installed."""
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
 USER_ID = 1000
@@ -58,6 +58,7 @@ def build_rootfs() -> None:
             users.write(f"tester:x:{USER_ID}:{USER_ID}::{HOME}:/bin/bash\n")
         with (unfinished / "etc/group").open("a") as groups:
             groups.write(f"tester:x:{USER_ID}:\n")
+        (unfinished / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
         # It belongs to root, so that the user cannot write to it.
         (unfinished / HOME.lstrip("/")).mkdir(parents=True)
         (unfinished / CHECKOUT.lstrip("/")).mkdir()
@@ -146,7 +147,7 @@ def network_arguments(folder: Path) -> list[str]:
     """Return the arguments that let pip reach the package index of this machine."""
     arguments = ["--ro-bind", str(folder / "pip.conf"), "/run/pip.conf"]
     arguments += ["--setenv", "PIP_CONFIG_FILE", "/run/pip.conf"]
-    shown = ["/etc/resolv.conf", "/etc/hosts", *(folder / "index_folders").read_text().split("\n")]
+    shown = ["/etc/resolv.conf", *(folder / "index_folders").read_text().split("\n")]
     shown += [os.environ.get(name, "") for name in CERTIFICATE_VARIABLES]
     for path in shown:
         if path and Path(path).exists():

@@ -29,6 +29,8 @@ settings.load_profile("steady")
 # Hundreds of processes import the same modules: they are compiled once, also where the environment says otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# Users do not have it: what is written late has to be written at all.
+os.environ.pop("PYTHONUNBUFFERED", None)
 gc.disable()  # while tests are collected: what is made then stays
 
 # In the background of a script (`nohup make test &`) SIGINT is ignored, and all processes of tests would inherit that.

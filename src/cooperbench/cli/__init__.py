@@ -158,7 +158,11 @@ def _run_command(argv: list[str]) -> int:
     args.argv = argv
     for warning in load_env_file():
         sys.stderr.write(f"cooperbench: {printable(warning)}\n")
-    return _find_command(args.command).execute(args)
+    status = _find_command(args.command).execute(args)
+    # A full disk or a closed pipe may show only now; at the interpreter's exit it would be a traceback.
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return status
 
 
 def _report_interrupt() -> int:

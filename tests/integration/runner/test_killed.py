@@ -71,7 +71,7 @@ def test_an_interrupted_run_ends_everything_and_continues(
         time.sleep(0.1)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
-    assert "the same command continues" in output
+    assert "Rerun the same command to resume" in output
     assert harness.survivors() == []
     assert not list((harness.cache / "sandboxes").glob("*/*"))
     assert harness.results() == {}
@@ -140,7 +140,7 @@ def test_an_interrupted_run_does_not_wait_for_the_model(tmp_path: Path) -> None:
         assert asked.wait(60)
         output = harness.interrupt(process)
     assert process.returncode == 130, output
-    assert "the same command continues" in output
+    assert "Rerun the same command to resume" in output
     assert harness.survivors() == []
     assert harness.results() == {}
     (log,) = (tmp_path / "logs").rglob("agent1.log")

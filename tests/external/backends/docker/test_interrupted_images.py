@@ -56,7 +56,7 @@ def interrupt(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 130, output
-        assert "the same command continues" in output
+        assert "Rerun the same command to resume" in output
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:

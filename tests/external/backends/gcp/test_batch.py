@@ -253,7 +253,7 @@ def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(
     harness.send_signal(signal.SIGINT)
     output, _ = harness.communicate(timeout=60)
     assert harness.returncode == 130, output
-    assert "the same command continues" in output
+    assert "Rerun the same command to resume" in output
     assert len(there.evaluations()) == 1
     assert len(cloud.batch.deleted) == 1
     assert_nothing_left(cloud, there)

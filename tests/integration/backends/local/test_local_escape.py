@@ -32,13 +32,16 @@ NOBODY = 65534
 def host(
     local: LocalBackend, cache_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    # A folder of the user's, in their real home: that is what must not be seen.
-    secret = Path.home() / f".cooperbench-test-secret-{os.getpid()}"
-    secret.write_text(SECRET)
-    host = Host(local, cache_dir, secret)
-    yield host
-    host.close()
-    secret.unlink()
+    # A file in the real home directory of the user, which must not be seen. Where it is read-only, another one.
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.access(Path.home(), os.W_OK):
+            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        secret = Path.home() / f".cooperbench-test-secret-{os.getpid()}"
+        secret.write_text(SECRET)
+        host = Host(local, cache_dir, secret)
+        yield host
+        host.close()
+        secret.unlink()
 
 
 @pytest.fixture(scope="module")
