@@ -1,6 +1,7 @@
-"""Every name under logs/, atomic writes, and the lock that keeps two runners of one experiment apart.
+"""Every name under logs/, atomic writes, and the lock on an experiment.
 
-Disk is the truth: files appear whole or not at all, and result.json, which makes a pair done, is its last one.
+Files appear whole or not at all. The result.json of a pair is its last file: a pair that has one
+is finished. What is in the JSON files is in `cooperbench.records`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
@@ -25,14 +26,15 @@ from cooperbench.models import SETTINGS, Pair, Setting
 from cooperbench.secrets import redact
 
 DEFAULT_LOGS_DIR = "logs"
-LARGEST_FILE_BYTES = 256 * 1024 * 1024
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""Size of the largest file that is read."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".writing-"
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]{0,119}")
 
 
 def utc_now() -> str:
-    """The time as it stands in every file: UTC, ISO 8601, to the millisecond."""
+    """Return the time as all files have it: UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -45,16 +47,22 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
     Returns:
         None if one of them is not a time.
     """
-    try:
-        times = [datetime.fromisoformat(str(text)) for text in (start, end)]
-    except ValueError:
+    first, last = _parse_time(start), _parse_time(end)
+    if first is None or last is None:
         return None
-    first, last = (time if time.tzinfo else time.replace(tzinfo=UTC) for time in times)
     return round(max(0.0, (last - first).total_seconds()), 3)
 
 
+def _parse_time(text: str | None) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and on disk when this returns."""
+    """Write a file atomically; it is on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}-{path.name}")
     try:
@@ -74,11 +82,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text atomically, as UTF-8."""
     write_bytes(path, text.encode("utf-8", "surrogateescape"))
 
 
 def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
-    """Unpaired surrogates (from bytes that were no UTF-8) are written as JSON escapes, which every reader takes."""
+    """Write JSON that is not a record atomically.
+
+    Unpaired surrogates (from bytes that were not UTF-8) are written as JSON escapes.
+    """
     text = json.dumps(content, indent=2, ensure_ascii=False)
     try:
         data = text.encode()
@@ -88,7 +100,7 @@ def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """None where there is no such file that can be read."""
+    """Return the content of a file; None if there is none that can be read."""
     try:
         return read_regular_file(path)
     except OSError:
@@ -96,16 +108,18 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """OSError for anything else, and for what is too large: results may come from others, and a device never ends."""
+    """Return the content of a regular file. Results may come from others, and a device never ends.
+
+    Raises:
+        OSError: It is not a regular file, or it is too large.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > LARGEST_FILE_BYTES:
-            raise OSError(
-                errno.EFBIG, f"it is larger than {LARGEST_FILE_BYTES >> 20} MiB", str(path)
-            )
+        if status.st_size > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES >> 20} MiB", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read() or b""
     finally:
@@ -113,33 +127,24 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None where there is no file or no whole JSON object in it."""
-    return read_json_or_problem(path)[0]
-
-
-def read_json_or_problem(path: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """The JSON object in a file, or why there is none; two times None where there is no file."""
+    """Return the object in a JSON file that is not a record; None if there is none."""
     try:
         content = json.loads(read_regular_file(path))
-    except FileNotFoundError:
-        return None, None
-    except OSError as error:
-        return None, f"{path.name} cannot be read: {error.strerror}"
-    except (ValueError, RecursionError):
-        return None, f"{path.name} is not whole JSON"
-    return (
-        (content, None)
-        if isinstance(content, dict)
-        else (None, f"{path.name} holds no JSON object")
-    )
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def checked_run_name(name: str) -> str:
-    """A run's name is a folder's name: refuse what could leave logs/ or hide in it."""
+    """Return the name of a run, which is the name of its folder.
+
+    Raises:
+        UserError: It could leave logs/ or hide in it.
+    """
     if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} is no usable experiment name: up to 120 letters, digits and . _ + @ = -, "
-            "beginning with a letter or digit"
+            f"{name!r} is not a valid experiment name: use up to 120 letters, digits and"
+            " . _ + @ = -, and begin with a letter or digit"
         )
     return name
 
@@ -152,16 +157,17 @@ class AgentPaths:
         self.agent_id = agent_id
         self.patch = folder / f"{agent_id}.patch"
         self.log = folder / f"{agent_id}.log"
-        """For people."""
+        """The agent's steps for people."""
         self.trajectory = folder / agent_id / "trajectory.json"
         self.journal = folder / agent_id / "steps.jsonl"
-        """Steps as they happen, a JSON line each; trajectory.json takes its place at the end."""
+        """The steps while the agent works, one JSON object per line."""
         self.exchanges = folder / agent_id / "exchanges.jsonl.gz"
-        """What models were asked and answered, with `--record`."""
+        """Requests to models and their answers, with `--record`."""
         self.patch_link = folder / agent_id / "patch.diff"
+        """Link to the patch, where the public documentation has it."""
 
     def write_patch(self, patch: bytes) -> None:
-        """The patch, and the link to it where older tools look for it."""
+        """Write the patch and the link to it."""
         write_bytes(self.patch, patch)
         self.patch_link.parent.mkdir(parents=True, exist_ok=True)
         self.patch_link.unlink(missing_ok=True)
@@ -174,31 +180,37 @@ class PairPaths:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.result = folder / "result.json"
-        """Written last: a pair with it is done."""
+        """The last file: a pair with a complete one is finished."""
         self.conversation = folder / "conversation.json"
         self.tasks = folder / "tasks.json"
-        """In setting team: the shared task list, as it was at the end."""
+        """The shared task list at the end; only in setting team."""
         self.task_log = folder / "task_log.json"
-        """Every change to it, every request, every file that was shared."""
+        """Every change to the task list and every request; only in setting team."""
         self.evaluation = folder / "eval.json"
         self.merged_patch = folder / "merged.patch"
         self.judgement = folder / "judge.json"
-        """A model's opinion of why the pair failed; only where one was asked for."""
+        """The LLM judge's opinion of why the pair failed, with `report --judge`."""
         self.team_bundle = folder / "team.bundle"
-        """The branches that agents shared, to be cloned."""
+        """The branches that agents shared; it can be cloned."""
         self.team_repository = folder / ".team.git"
-        """The repository through which they are shared, while the pair runs."""
+        """The shared git repository, while the pair runs."""
 
     def test_output(self, subject: str, feature_id: int) -> Path:
-        """What the tests of one feature printed about one patch (`agent1`, `merged`, `solo`)."""
+        """Return the file with the output of a feature's tests.
+
+        Args:
+            subject: The tested patch: `agent1`, `solo`, `merged` or `lead`.
+            feature_id: The feature.
+        """
         return self.folder / "tests" / f"{subject}-f{feature_id}.txt"
 
     def agent(self, agent_id: str) -> AgentPaths:
+        """Return the files of an agent."""
         return AgentPaths(self.folder, agent_id)
 
 
 class ExperimentPaths:
-    """The folder of one experiment. An arm of an ablation lies in the folder of its study: `study/no-git`."""
+    """The folder of one experiment. An arm of a study is in the study's folder: `study/no-git`."""
 
     def __init__(self, logs_dir: Path, run_name: str) -> None:
         self.logs_dir = logs_dir
@@ -207,61 +219,61 @@ class ExperimentPaths:
         self.config = self.root / "config.json"
         self.summary = self.root / "summary.json"
         self.study = self.root / "study.json"
-        """Of an ablation: its arms, which are the folders beside it."""
+        """The arms of an ablation, each in a folder of its own beside this file."""
         self.error_log = self.root / "errors.log"
-        """Tracebacks, of errors that nobody expected."""
+        """Tracebacks of unexpected errors."""
         self.jobs = self.root / "jobs"
-        """What jobs on other machines get and tell, while there are any."""
+        """Files that jobs on other machines exchange with the driver."""
         self.jobs_record = self.root / "jobs.json"
-        """Which jobs those are."""
+        """The jobs on a cluster."""
         self.batch_record = self.root / "batch.json"
-        """The same of the job at Google Batch that judges what agents here have done."""
+        """The jobs at Google Batch."""
         self.lock_file = self.root / ".lock"
         """Locked and rewritten by the process that works on the experiment."""
         self.driver_log = self.root / "driver.log"
-        """What a run in the background prints."""
+        """Output of a run in the background."""
 
     def pair(self, pair: Pair, setting: Setting) -> PairPaths:
+        """Return the folder of a pair."""
         return self.pair_named(setting, pair.task.repo, pair.task.task_id, pair.feature_ids)
 
     def pair_named(
         self, setting: Setting, repo: str, task_id: int, feature_ids: Sequence[int]
     ) -> PairPaths:
-        name = "_".join(f"f{number}" for number in feature_ids)
+        """Return the folder of a pair whose task may not be on this machine."""
+        name = "_".join(f"f{feature_id}" for feature_id in feature_ids)
         return PairPaths(self.root / setting / repo / str(task_id) / name)
 
     def archive(self, pair: Pair, setting: Setting) -> Path | None:
-        """Move an earlier attempt out of the way, in one rename; None where there was none."""
+        """Move an earlier attempt to attempts/, in one rename.
+
+        Returns:
+            The new folder; None if there was no earlier attempt.
+        """
         folder = self.pair(pair, setting).folder
         if not folder.is_dir():
             return None
         for leftover in folder.rglob(f"{_TEMPORARY}*"):
             leftover.unlink(missing_ok=True)
-        home = self.root / "attempts" / folder.relative_to(self.root)
-        home.mkdir(parents=True, exist_ok=True)
-        number = 1 + max(
-            (int(entry.name) for entry in home.iterdir() if entry.name.isdigit()), default=0
-        )
-        target = home / f"{number:03d}"
+        attempts = self.root / "attempts" / folder.relative_to(self.root)
+        attempts.mkdir(parents=True, exist_ok=True)
+        numbers = [int(entry.name) for entry in attempts.iterdir() if entry.name.isdigit()]
+        target = attempts / f"{max(numbers, default=0) + 1:03d}"
         folder.rename(target)
         return target
 
     def settings_on_disk(self) -> tuple[Setting, ...]:
+        """Return the settings that have a folder."""
         return tuple(setting for setting in SETTINGS if (self.root / setting).is_dir())
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Exclusive use of the experiment; the error names the process that has it."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            opened = self.lock_file.open("a+")
-        except OSError as error:
-            if error.errno in _FULL:
-                raise
-            raise UserError(
-                f"cannot write to {self.root}: {error.strerror}; choose another folder with --log-dir"
-            ) from error
-        with opened as file:
+        """Use the experiment exclusively.
+
+        Raises:
+            UserError: Another process uses it, or the folder cannot be written.
+        """
+        with self._open_lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -278,8 +290,20 @@ class ExperimentPaths:
                 with suppress(OSError):
                     file.truncate(0)
 
+    def _open_lock_file(self) -> TextIO:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            return self.lock_file.open("a+")
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+            reason = error.strerror
+            raise UserError(
+                f"cannot write to {self.root}: {reason}; choose another folder with --log-dir"
+            ) from error
+
     def holder(self) -> str | None:
-        """Who has the lock now."""
+        """Return the process that uses the experiment now, for people; None if none does."""
         with suppress(OSError), self.lock_file.open() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
 from cooperbench.storage import (
-    LARGEST_FILE_BYTES,
+    MAX_FILE_BYTES,
     AgentPaths,
     ExperimentPaths,
     PairPaths,
@@ -75,7 +75,7 @@ def test_only_regular_files_of_a_sensible_size_are_read(tmp_path: Path, kind: st
         os.mkfifo(path)
     elif kind == "huge":
         with path.open("wb") as file:
-            file.truncate(LARGEST_FILE_BYTES + 1)
+            file.truncate(MAX_FILE_BYTES + 1)
     elif kind == "folder":
         path.mkdir()
     else:

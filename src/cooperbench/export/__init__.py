@@ -1,4 +1,4 @@
-"""A run's results in the formats of other tools. Unfinished runs are exported as far as possible."""
+"""Export of a run to the formats of other tools. An unfinished run is exported as far as it goes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cooperbench.text import names_for_error
 
 
 class Exported(NamedTuple):
-    """What an export has written."""
+    """Files that an export has written."""
 
     files: list[Path]
     left_out: list[str]
@@ -58,8 +58,8 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
         UserError: There is nothing to export, or the target cannot be written.
     """
     if format_name not in FORMATS:
-        known = names_for_error(FORMATS, format_name)
-        raise UserError(f"no format {format_name!r}; there are: {known}")
+        names = names_for_error(FORMATS, format_name)
+        raise UserError(f"no format {format_name!r}; there are: {names}")
     export_format = FORMATS[format_name]
     try:
         exported = _write(run, export_format, target)

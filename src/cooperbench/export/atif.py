@@ -133,14 +133,16 @@ def _start_step(session_id: str, agents: dict[str, atif.Trajectory]) -> atif.Ste
 
 
 def _summed_metrics(metrics: list[atif.FinalMetrics]) -> atif.FinalMetrics:
-    names = ("model_calls", "unpriced_calls", "model_seconds", "sandbox_seconds")
+    usage: JsonObject = {}
+    for name in ("model_calls", "unpriced_calls", "model_seconds", "sandbox_seconds"):
+        usage[name] = sum(agent.extra[name] for agent in metrics)
     return atif.FinalMetrics(
-        total_prompt_tokens=sum(each.total_prompt_tokens for each in metrics),
-        total_completion_tokens=sum(each.total_completion_tokens for each in metrics),
-        total_cached_tokens=sum(each.total_cached_tokens for each in metrics),
-        total_cost_usd=sum(each.total_cost_usd for each in metrics),
+        total_prompt_tokens=sum(agent.total_prompt_tokens for agent in metrics),
+        total_completion_tokens=sum(agent.total_completion_tokens for agent in metrics),
+        total_cached_tokens=sum(agent.total_cached_tokens for agent in metrics),
+        total_cost_usd=sum(agent.total_cost_usd for agent in metrics),
         total_steps=2,
-        extra={name: sum(each.extra[name] for each in metrics) for name in names},
+        extra=usage,
     )
 
 

@@ -87,7 +87,7 @@ class FinalMetrics(msgspec.Struct, kw_only=True):
 
 
 class AgentExtra(msgspec.Struct, kw_only=True):
-    """What CooperBench adds about one agent."""
+    """Details about one agent that the format has no field for."""
 
     agent_id: str
     feature_ids: list[int] | None

@@ -179,7 +179,9 @@ def _configuration(run: Run) -> JsonObject:
 def _requests(run: Run) -> list[JsonObject]:
     """Return which pairs each call was about. Repeating the same command changes nothing."""
     requests: list[JsonObject] = []
-    for call in run.config.invocations if run.config else []:
+    if run.config is None:
+        return requests
+    for call in run.config.invocations:
         options = msgspec.structs.asdict(call)
         request = {name: options[name] for name in _REQUEST}
         if request not in requests:
@@ -188,7 +190,7 @@ def _requests(run: Run) -> list[JsonObject]:
 
 
 def _submitted_pair(pair: PairData) -> SubmittedPair:
-    result, evaluation = pair.result, pair.evaluation
+    result = pair.result
     has_verdict = bool(pair.verdicts)
     return SubmittedPair(
         setting=pair.setting,
@@ -207,15 +209,23 @@ def _submitted_pair(pair: PairData) -> SubmittedPair:
         duration_seconds=pair.duration_seconds,
         messages=pair.messages,
         base_commit=(result.base_commit or None) if result else None,
-        image_digests=BothSources(
-            run=(result.image_digest or None) if result else None,
-            evaluation=(evaluation.image_digest or None) if evaluation else None,
-        ),
-        versions=BothSources(
-            run=(result.version or None) if result else None,
-            evaluation=(evaluation.version or None) if evaluation else None,
-        ),
+        image_digests=_image_digests(pair),
+        versions=_versions(pair),
         files=_file_checksums(pair),
+    )
+
+
+def _image_digests(pair: PairData) -> BothSources:
+    return BothSources(
+        run=(pair.result.image_digest or None) if pair.result else None,
+        evaluation=(pair.evaluation.image_digest or None) if pair.evaluation else None,
+    )
+
+
+def _versions(pair: PairData) -> BothSources:
+    return BothSources(
+        run=(pair.result.version or None) if pair.result else None,
+        evaluation=(pair.evaluation.version or None) if pair.evaluation else None,
     )
 
 

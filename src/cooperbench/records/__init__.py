@@ -25,8 +25,8 @@ Read and write them only through this package:
 | references         | `reference.ReferenceRecord` in the cache, `reference.ReferencesFile`    |
 
 Records are immutable; `msgspec.structs.replace` returns a changed copy. `read_or_problem` also says
-why a file cannot be read. A value that is missing in a file or has the wrong type becomes None, 0 or
-empty, so reading raises nothing. `record.schema` is what the file says; compare it with
+why a file cannot be read. A value that is missing in a file or has the wrong type becomes None, 0
+or empty, so reading raises nothing. `record.schema` is what the file says; compare it with
 `record.SCHEMA` where another version matters. `write` always writes the current schema.
 
 To change a file: add a field with a default, so that older files stay readable. If a field changes

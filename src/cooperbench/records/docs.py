@@ -36,8 +36,8 @@ JSON Schema of result.json.
 - `schema` names the format and its version. Newer versions of CooperBench read older files.
 - Fields marked *optional* are not in every file. Readers should ignore fields they do not know.
 - A pair or an evaluation that ended in an error has a shorter result.json or eval.json: `schema`,
-  `status` (`error`), `run_name`, `repo`, `task_id`, `features`, `setting`, `error`, `infrastructure`,
-  `ended_at` and `version`.
+  `status` (`error`), `run_name`, `repo`, `task_id`, `features`, `setting`, `error`,
+  `infrastructure`, `ended_at` and `version`.
 - Times are UTC in ISO 8601. Costs are US dollars.
 - While an agent works, its steps are lines of `agent1/steps.jsonl`; at the end they are moved to
   trajectory.json.

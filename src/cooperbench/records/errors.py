@@ -1,4 +1,4 @@
-"""What result.json or eval.json contains if the pair or its evaluation ended in an error."""
+"""Content of result.json or eval.json if the pair or its evaluation ended in an error."""
 
 from __future__ import annotations
 

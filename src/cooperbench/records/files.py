@@ -52,7 +52,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Reading(NamedTuple, typing.Generic[T]):
-    """What a file contains, or why it cannot be read."""
+    """The record in a file, or why the file cannot be read."""
 
     record: T | None
     """None if there is no such file, or if it cannot be read."""

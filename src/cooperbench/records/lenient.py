@@ -1,9 +1,9 @@
-"""Conversion of JSON that does not fit its type: what is missing or wrong becomes None, 0 or empty."""
+"""Conversion of JSON that does not fit its type: wrong values become None, 0 or empty."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ class _Wrong(Exception):
     """A value does not have its type."""
 
 
-def convert_struct(content: dict[str, Any], kind: type[T]) -> T:
+def convert_struct(content: Mapping[str, object], kind: type[T]) -> T:
     """Return a struct from a JSON object.
 
     A missing field gets its default, or the empty value of its type. A value of the wrong type is

@@ -66,7 +66,5 @@ class ReferencesFile(Record, kw_only=True, frozen=True):
     @classmethod
     def to_file(cls, content: JsonObject) -> JsonObject:
         """Give each reference its own schema, as in the cache."""
-        schema = ReferenceRecord.SCHEMA
-        return content | {
-            "references": [each | {"schema": schema} for each in content["references"]]
-        }
+        schema = {"schema": ReferenceRecord.SCHEMA}
+        return content | {"references": [entry | schema for entry in content["references"]]}

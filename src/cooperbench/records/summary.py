@@ -107,7 +107,7 @@ class BudgetSummary(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SandboxUse(msgspec.Struct, kw_only=True, frozen=True):
-    """What the sandboxes of all calls have reserved."""
+    """Resources that the sandboxes of all calls have reserved."""
 
     count: int
     what: str

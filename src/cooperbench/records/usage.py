@@ -1,4 +1,4 @@
-"""What models and sandboxes were used for, as result.json and summary.json record it."""
+"""Usage of models and sandboxes, as result.json and summary.json record it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,44 @@ class HasUsage(Protocol):
     """A record that says what an agent, a pair or a run has used."""
 
     @property
-    def cost(self) -> float: ...
+    def cost(self) -> float:
+        """US dollars, without the calls to models whose price is not known."""
+        ...
+
     @property
-    def model_calls(self) -> int: ...
+    def model_calls(self) -> int:
+        """Number of calls to models."""
+        ...
+
     @property
-    def prompt_tokens(self) -> int: ...
+    def prompt_tokens(self) -> int:
+        """Tokens sent to models."""
+        ...
+
     @property
-    def completion_tokens(self) -> int: ...
+    def completion_tokens(self) -> int:
+        """Tokens received from models."""
+        ...
+
     @property
-    def cached_tokens(self) -> int: ...
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the provider had cached."""
+        ...
+
     @property
-    def model_seconds(self) -> float: ...
+    def model_seconds(self) -> float:
+        """Time spent waiting for models."""
+        ...
+
     @property
-    def unpriced_calls(self) -> int: ...
+    def unpriced_calls(self) -> int:
+        """Calls to models whose price is not known."""
+        ...
+
     @property
-    def sandbox_seconds(self) -> float: ...
+    def sandbox_seconds(self) -> float:
+        """Time spent on commands in sandboxes."""
+        ...
 
 
 class UsageTotals(msgspec.Struct, kw_only=True, frozen=True):

@@ -114,7 +114,7 @@ def test_other_settings_and_names_that_are_taken(
     assert "coop: 1 pair, 1 evaluated" in capsys.readouterr().out
     plain = words(tmp_path, "-f", "1,2", "--no-auto-eval")
     assert main(["run", "-n", "s/all", *plain[3:]]) == 2
-    assert "'s/all' is no usable experiment name" in capsys.readouterr().err
+    assert "'s/all' is not a valid experiment name" in capsys.readouterr().err
     assert main(["run", "-n", "r", *plain[3:]]) == 0
     assert main(["ablate", "-n", "r", *plain[3:], "--off", "git"]) == 2
     assert "'r' is the name of a run" in capsys.readouterr().err

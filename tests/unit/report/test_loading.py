@@ -171,7 +171,7 @@ def test_an_unknown_run_is_one_line_with_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no run 'frist' in .*; there are: first"):
         load_run(tmp_path, "frist")
     assert resolve_run(f"{tmp_path}/first/", tmp_path / "nowhere").name == "first"
-    with pytest.raises(UserError, match="no usable experiment name"):
+    with pytest.raises(UserError, match="is not a valid experiment name"):
         load_run(tmp_path, "../x")
     assert run_names(tmp_path / "nowhere") == []
 

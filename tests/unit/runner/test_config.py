@@ -134,7 +134,7 @@ def test_values_that_cannot_work_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"run_name": None}, "None is no usable experiment name"),
+        ({"run_name": None}, "None is not a valid experiment name"),
         (
             {"run_name": "r", "features": "1,2"},
             "features is '1,2'; it must be a list of whole numbers",
