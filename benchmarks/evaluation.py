@@ -32,11 +32,14 @@ from cooperbench.backends.docker.engine import connect
 from cooperbench.backends.local import LocalBackend
 from cooperbench.dataset.discovery import discover, resolve_dataset_dir
 from cooperbench.dataset.image_names import image_name
-from cooperbench.eval import evaluator
-from cooperbench.eval.evaluator import evaluate_and_write
-from cooperbench.eval.reference import References
-from cooperbench.eval.test_runs import Conditions, PatchTester, TestRun
+from cooperbench.eval import evaluate
+from cooperbench.eval.conditions import Conditions
+from cooperbench.eval.evaluation_files import evaluate_and_write
+from cooperbench.eval.patch_tester import PatchTester
+from cooperbench.eval.references import References
+from cooperbench.eval.test_runs import TestRun
 from cooperbench.models import agent_slots
+from cooperbench.records.evaluation import Evaluation
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.storage import ExperimentPaths
 
@@ -51,8 +54,8 @@ AIM_SECONDS = 0.5
 PUBLISHED_CALL_SECONDS = 3.4
 """What a runner call of a small published task takes (dirty_equals)."""
 CHECKS = (
-    (evaluator, "drop_protected_files"),
-    (evaluator, "suspicious_lines"),
+    (evaluate, "drop_protected_files"),
+    (evaluate, "find_suspicious_lines"),
     (TestRun, "compare_with_reference"),
 )
 
@@ -92,8 +95,9 @@ def evaluate_all(
         ]
         records = [future.result() for future in judged]
         took = time.perf_counter() - started
-    assert all(record["status"] == "completed" for record in records), records
-    tester.successes = sum(record["overall_success"] for record in records)
+    evaluations = [record for record in records if isinstance(record, Evaluation)]
+    assert all(record.is_completed for record in records), records
+    tester.successes = len([record for record in evaluations if record.overall_success])
     return took, tester
 
 

@@ -19,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.support.dataset.factory import write_public_shape
 
 from cooperbench.dataset.discovery import discover
-from cooperbench.eval.evaluator import SCHEMA, evaluation_key, read_patches
+from cooperbench.eval.evaluation_files import read_patches
+from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
+from cooperbench.records.evaluation import SCHEMA
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.experiment import Arm
 from cooperbench.storage import write_json
@@ -70,7 +72,9 @@ def finished_experiment(root: Path) -> tuple[RunConfig, Callable[[], object]]:
         paths = config.paths.pair(pair, "coop")
         for place, feature in enumerate(pair.features, 1):
             paths.agent(f"agent{place}").write_patch(feature.patch.read_bytes())
-        key = evaluation_key(pair, read_patches(paths, pair, "coop"), "", 600, "auto")
+        key = evaluation_key(
+            pair, read_patches(paths, pair, "coop"), "", EvaluationOptions(600, "auto")
+        )
         write_json(
             paths.evaluation,
             {

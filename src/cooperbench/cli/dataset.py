@@ -15,8 +15,9 @@ from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.eval.conflicts import golden_conflicts
-from cooperbench.eval.reference import References, ReferenceStore, exported
-from cooperbench.eval.test_runs import PatchTester
+from cooperbench.eval.patch_tester import PatchTester
+from cooperbench.eval.reference_store import ReferenceStore, export_references
+from cooperbench.eval.references import References
 from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
 from cooperbench.models import Pair, Task
 from cooperbench.report.formatting import Table, print_tables
@@ -88,7 +89,7 @@ def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
     tables = []
     for task, feature_ids, _ in rows:
         for feature in map(task.feature, feature_ids):
-            known = [one for one in store.about(feature) if one.success]
+            known = [one for one in store.about(feature) if one.golden.success]
             newest = max(known, key=lambda one: one.time, default=None)
             about = {"repo": task.repo, "task_id": task.task_id, "feature": feature.feature_id}
             title = f"{task.label}/feature{feature.feature_id}"
@@ -160,7 +161,7 @@ def validate(args: argparse.Namespace) -> int:
         write_json(args.report, conflicts)
     if args.export:
         known = ReferenceStore().known(tasks)
-        write_json(args.export, exported(known))
+        write_json(args.export, export_references(known))
         _say(f"{plural(len(known), 'reference')} exported to {args.export}")
     ok = not (skipped or conflicts["broken"] or any(report.problems for report in reports))
     if not args.json:

@@ -15,7 +15,7 @@ from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET, arguments
 from cooperbench.cli.background import detach
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
-from cooperbench.eval.reference import ReferenceStore
+from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Setting, agent_slots
 from cooperbench.report.summary_text import deficit_text, summary_text
 from cooperbench.runner.ablation import Study, make_study

@@ -17,10 +17,10 @@ from cooperbench.git import encode_path
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from cooperbench.eval.reference import Reference
     from cooperbench.eval.test_runs import TestRun
     from cooperbench.eval.trees import Change, TreeStore
     from cooperbench.models import Feature
+    from cooperbench.records.reference import ReferenceRecord
 
 _INDEX = re.compile(
     r"^(index [0-9a-f]+\.\.)([0-9a-f]+)(?=(?: [0-7]+)?\r?\n--- [^\n]*\n\+\+\+ b/([^\n\t]+))",
@@ -71,7 +71,7 @@ class Canary:
     failed_count: int = 0
     """It decides where those that fail are not named."""
 
-    def tried(self, run: TestRun, reference: Reference) -> Canary | None:
+    def tried(self, run: TestRun, reference: ReferenceRecord) -> Canary | None:
         """With what they did with the golden patch.
 
         None where they are of no use: no test failed that passes otherwise, and none that was added. Nor where the
@@ -143,7 +143,7 @@ def new_canaries(feature: Feature, store: TreeStore) -> Iterator[Canary]:
                 added = _with_test(content, form[1], found[1], random)
                 files[path] = added.encode("utf-8", "surrogateescape")
     if files:
-        yield Canary(store.patch_of(store.edited(tree, files), below).decode("latin-1"))
+        yield Canary(store.patch_of(store.edit(tree, files), below).decode("latin-1"))
 
 
 def _with_new_ids(tests: str, changes: Mapping[str, Change]) -> str:

@@ -1,24 +1,58 @@
-"""Which golden patches of a dataset conflict with each other in a plain git merge: gold_conflict_report.json.
+"""Conflicts between golden patches in a plain git merge: gold_conflict_report.json.
 
-Without a sandbox where there are clones, which are only read. What cannot be judged is named with the reason.
+With clones of the repositories, which are only read, no sandbox is needed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+
+import msgspec
 
 from cooperbench.dataset.image_names import base_commit
 from cooperbench.errors import CooperBenchError, UserError
-from cooperbench.eval.trees import Base, TreeStore, base_of_clone
+from cooperbench.eval.base_commit import Base, base_of_clone
+from cooperbench.eval.trees import TreeStore
 from cooperbench.git import git_dir_of
-from cooperbench.models import Pair, Task
+from cooperbench.models import Feature, Pair, Task
+from cooperbench.records.files import JsonObject
 from cooperbench.storage import read_json
 
 SCHEMA = "cooperbench.gold_conflicts/1"
+
+
+class GoldenMerge(msgspec.Struct, frozen=True):
+    """Result of merging the golden patches of one pair."""
+
+    repo: str
+    task_id: int
+    features: list[int]
+    status: str
+    conflict: bool
+    files: list[str]
+    """Conflicting files."""
+    union: bool
+    """Whether keeping both sides resolves the conflict."""
+
+
+class BrokenTask(msgspec.Struct, frozen=True):
+    """A task with a pair whose golden patches cannot be merged, and why."""
+
+    repo: str
+    task_id: int
+    reason: str
+
+
+@dataclass
+class _TaskMerges:
+    """Merges of the pairs of one task, and the problems with the others."""
+
+    merges: list[GoldenMerge] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 def golden_conflicts(
@@ -28,102 +62,131 @@ def golden_conflicts(
     repos_dir: Path | None = None,
     base_of: Callable[[Task], Base] | None = None,
     workers: int | None = None,
-) -> dict[str, Any]:
-    """How the golden patches of the tasks' pairs merge; base commits from `base_of`, else the clones in `repos_dir`.
+) -> JsonObject:
+    """Return the content of gold_conflict_report.json for the pairs of these tasks.
 
-    `pairs` are those that could be judged, `broken` is what was in the way of the others; both sorted.
+    Base commits come from `base_of`, or else from the clones in `repos_dir`. In the report, `pairs`
+    are those that could be merged, and `broken` says why others could not.
     """
-    if base_of is None and (repos_dir is None or not repos_dir.is_dir()):
-        raise UserError("golden merges need a folder with a clone of each repository: --repos DIR")
+    if base_of is None:
+        if repos_dir is None or not repos_dir.is_dir():
+            raise UserError(
+                "merging golden patches needs a folder with a clone of each repository: --repos DIR"
+            )
+        clones = repos_dir
+
+        def base_of(task: Task) -> Base:
+            return base_in_clones(task, clones)
+
+    if pairs is None:
+        pairs = [pair for task in tasks for pair in task.pairs]
     ordered = sorted(tasks, key=lambda task: (task.repo, task.task_id))
-    every = [pair for task in tasks for pair in task.pairs] if pairs is None else pairs
-
-    def judge(task: Task) -> tuple[list[dict[str, Any]], list[str]]:
-        mine = sorted({pair.feature_ids: pair for pair in every if pair.task == task}.items())
-        if not mine:
-            return [], []
-        reasons: list[str] = []
-        try:
-            base = base_of(task) if base_of else base_in_clones(task, cast("Path", repos_dir))
-            return list(_merged(base, [pair for _, pair in mine], reasons)), reasons
-        except (CooperBenchError, OSError) as error:
-            return [], [str(error)]
-
+    distinct_pairs = [_pairs_of(task, pairs) for task in ordered]
     with ThreadPoolExecutor(
         workers or os.cpu_count() or 1, thread_name_prefix="golden-merge"
     ) as pool:
-        judged = list(pool.map(judge, ordered))
-    found = [one for merges, _ in judged for one in merges]
-    broken = [
-        {"repo": task.repo, "task_id": task.task_id, "reason": reason}
-        for task, (_, reasons) in zip(ordered, judged, strict=True)
-        for reason in reasons
-    ]
-    summary: dict[str, Any] = {**_counts(found), "broken": len(broken)}
-    sizes = sorted({len(one["features"]) for one in found})
+        results = list(
+            pool.map(lambda task_pairs: _merge_task(task_pairs, base_of), distinct_pairs)
+        )
+
+    merges: list[GoldenMerge] = []
+    broken: list[BrokenTask] = []
+    for task, result in zip(ordered, results, strict=True):
+        merges += result.merges
+        broken += [BrokenTask(task.repo, task.task_id, reason) for reason in result.problems]
+    summary: JsonObject = {**_count(merges), "broken": len(broken)}
+    sizes = sorted({len(merge.features) for merge in merges})
     if sizes not in ([], [2]):
         summary["by_agents"] = {
-            str(size): _counts([one for one in found if len(one["features"]) == size])
+            str(size): _count([merge for merge in merges if len(merge.features) == size])
             for size in sizes
         }
-    return {"schema": SCHEMA, "summary": summary, "pairs": found, "broken": broken}
+    return {
+        "schema": SCHEMA,
+        "summary": summary,
+        "pairs": msgspec.to_builtins(merges),
+        "broken": msgspec.to_builtins(broken),
+    }
+
+
+def _pairs_of(task: Task, pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs of one task, sorted by their features, each once."""
+    by_features = {pair.feature_ids: pair for pair in pairs if pair.task == task}
+    return [by_features[features] for features in sorted(by_features)]
 
 
 def base_in_clones(task: Task, repos_dir: Path) -> Base:
-    """A task's base commit in the clone of its repository."""
-    places = (repos_dir / task.repo, repos_dir / f"{task.repo}.git")
-    git_dir = next((found for place in places if (found := git_dir_of(place)) is not None), None)
+    """Return a task's base commit in the clone of its repository."""
+    path, bare_path = repos_dir / task.repo, repos_dir / f"{task.repo}.git"
+    git_dir = git_dir_of(path) or git_dir_of(bare_path)
     if git_dir is None:
-        raise UserError(f"there is no clone at {places[0]} (nor {places[1].name})")
+        raise UserError(f"there is no clone at {path} (nor {bare_path.name})")
     commit = base_commit(task)
     if commit is None:
         raise UserError(f"neither setup.sh nor the Dockerfile in {task.path} names the base commit")
     return base_of_clone(git_dir, commit)
 
 
-def _counts(pairs: Sequence[dict[str, Any]]) -> dict[str, int]:
-    conflicts = sum(pair["conflict"] for pair in pairs)
-    return {"pairs": len(pairs), "conflict": conflicts, "clean": len(pairs) - conflicts}
+def _count(merges: Sequence[GoldenMerge]) -> dict[str, int]:
+    conflicts = [merge for merge in merges if merge.conflict]
+    return {
+        "pairs": len(merges),
+        "conflict": len(conflicts),
+        "clean": len(merges) - len(conflicts),
+    }
 
 
 def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]], bool]:
-    """Which pairs conflict, as the dataset's own report says; empty where there is none of ours."""
-    report = read_json(dataset_dir / "gold_conflict_report.json") or {}
-    pairs = report["pairs"] if report.get("schema") == SCHEMA else []
-    return {(one["repo"], one["task_id"], tuple(one["features"])): one["conflict"] for one in pairs}
+    """Return which pairs conflict according to the dataset's report; empty without a report."""
+    report = read_json(dataset_dir / "gold_conflict_report.json")
+    if report is None or report.get("schema") != SCHEMA:
+        return {}
+    merges = msgspec.convert(report["pairs"], list[GoldenMerge])
+    return {(merge.repo, merge.task_id, tuple(merge.features)): merge.conflict for merge in merges}
 
 
-def _merged(base: Base, pairs: Sequence[Pair], reasons: list[str]) -> Iterator[dict[str, Any]]:
-    """How the pairs of one task merge; adds why some cannot be judged."""
-    features = {feature.feature_id: feature for pair in pairs for feature in pair.features}
+def _merge_task(pairs: Sequence[Pair], base_of: Callable[[Task], Base]) -> _TaskMerges:
+    """Merge the golden patches of all pairs of one task."""
+    if not pairs:
+        return _TaskMerges()
+    try:
+        with TreeStore(base_of(pairs[0].task)) as store:
+            return _merge_pairs(pairs, store)
+    except (CooperBenchError, OSError) as error:
+        return _TaskMerges(problems=[str(error)])
+
+
+def _merge_pairs(pairs: Sequence[Pair], store: TreeStore) -> _TaskMerges:
+    result = _TaskMerges()
+    features: dict[int, Feature] = {}
+    for pair in pairs:
+        features |= {feature.feature_id: feature for feature in pair.features}
     trees: dict[int, str] = {}
-    with TreeStore(base) as store:
-        for number, feature in sorted(features.items()):
-            try:
-                applied = store.apply(feature.patch.read_bytes())
-            except OSError as error:
-                reasons.append(
-                    f"feature {number}: the golden patch cannot be read: {error.strerror}"
-                )
-                continue
-            if applied.status == "applied":
-                trees[number] = applied.tree
-            else:
-                reasons.append(
-                    f"feature {number}: {applied.error.replace('patch', 'golden patch', 1)}"
-                )
-        whole = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
-        merges = store.merge_groups(
-            [[trees[number] for number in pair.feature_ids] for pair in whole]
+    for feature_id, feature in sorted(features.items()):
+        try:
+            applied = store.apply(feature.patch.read_bytes())
+        except OSError as error:
+            result.problems.append(
+                f"feature {feature_id}: the golden patch cannot be read: {error.strerror}"
+            )
+            continue
+        if applied.status == "applied":
+            trees[feature_id] = applied.tree
+        else:
+            reason = applied.error.replace("patch", "golden patch", 1)
+            result.problems.append(f"feature {feature_id}: {reason}")
+    complete = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
+    groups = [[trees[feature_id] for feature_id in pair.feature_ids] for pair in complete]
+    for pair, merge in zip(complete, store.merge_groups(groups), strict=True):
+        result.merges.append(
+            GoldenMerge(
+                repo=pair.task.repo,
+                task_id=pair.task.task_id,
+                features=list(pair.feature_ids),
+                status=merge.status,
+                conflict=merge.status == "conflict",
+                files=list(merge.conflicting_files),
+                union=merge.strategy == "union",
+            )
         )
-    for pair, merge in zip(whole, merges, strict=True):
-        yield {
-            "repo": pair.task.repo,
-            "task_id": pair.task.task_id,
-            "features": list(pair.feature_ids),
-            "status": merge.status,
-            "conflict": merge.status == "conflict",
-            "files": list(merge.conflicting_files),
-            # A conflict that a union merge resolves.
-            "union": merge.strategy == "union",
-        }
+    return result

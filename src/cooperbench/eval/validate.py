@@ -1,37 +1,39 @@
-"""Is a dataset sound? The base fails each feature's tests, the golden patch passes them, combined.patch passes all.
+"""Validation of a dataset.
 
-Golden patches are judged by the same rules as an agent's. Attacks are patches that implement nothing and try to pass
-all the same: one that is scored shows what a dataset's tests let through.
+It is sound if the base fails each feature's tests, the golden patch passes them, and combined.patch
+passes all. Golden patches are evaluated by the same rules as patches of agents. Attacks are patches
+that implement nothing and try to pass: one that succeeds shows a weakness of the tests.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import resources
-from typing import Any
 
 from cooperbench.errors import CooperBenchError, Interrupted
 from cooperbench.eval.protected_files import drop_protected_files
-from cooperbench.eval.reference import References
-from cooperbench.eval.trees import Applied, TreeStore
+from cooperbench.eval.references import References
+from cooperbench.eval.trees import Applied, Change, TreeStore
 from cooperbench.models import Feature, Task
+from cooperbench.records.files import JsonObject
+from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.manager import SandboxManager
 
 SCHEMA = "cooperbench.validation/1"
-_ATTACKED = {
+_ATTACKED_SUFFIXES = {
     "python": (".py",),
     "javascript": (".js", ".mjs", ".cjs", ".ts", ".tsx", ".jsx"),
     "go": (".go",),
     "rust": (".rs",),
 }
-"""Files of each language that attacks can be put into."""
+"""Files of each language to which attacks can be added."""
 
 
 @dataclass
 class TaskReport:
-    """What was found of one task; sound if there are no problems."""
+    """Result of validating one task; it is sound if there are no problems."""
 
     repo: str
     task_id: int
@@ -39,8 +41,9 @@ class TaskReport:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"ok": not self.problems, **vars(self)}
+    def to_json(self) -> JsonObject:
+        """Return the report as `validate --json` prints it."""
+        return {"ok": not self.problems, **asdict(self)}
 
 
 def validate_features(
@@ -53,18 +56,19 @@ def validate_features(
     attacks: bool = False,
     progress: Callable[[TaskReport], None],
 ) -> list[TaskReport]:
-    """All tasks, side by side; reports in their order. A sandbox for each test run, as in an evaluation."""
+    """Validate tasks in parallel and return their reports in order.
+
+    Each test run has its own sandbox, as in an evaluation.
+    """
     pool = sandboxes.pool(concurrency, "validate")
 
     def validate(task: Task) -> TaskReport:
         report = TaskReport(task.repo, task.task_id, problems=list(_missing_files(task)))
         try:
-            for feature in features[task]:
-                _check(report, feature, references, repeat)
-            if task.combined_patch.is_file():
-                _combined(report, task, features[task], references)
-            for feature in features[task] if attacks else ():
-                _attack(report, feature, references)
+            _validate_task(report, task, features[task], references, repeat)
+            if attacks:
+                for feature in features[task]:
+                    _attack_feature(report, feature, references)
         except Interrupted:
             raise
         except (CooperBenchError, OSError) as error:
@@ -80,7 +84,7 @@ def validate_features(
 
 
 def _missing_files(task: Task) -> Iterable[str]:
-    """What the contract asks of a task's folder and is not there."""
+    """Yield a problem for each file of a task's folder that is missing or empty."""
     scripts = (task.setup_script, task.runner_script, task.run_tests_script)
     for path in (task.dockerfile, *scripts, task.combined_patch):
         if not path.is_file():
@@ -90,103 +94,144 @@ def _missing_files(task: Task) -> Iterable[str]:
             yield f"feature{feature.feature_id}/feature.md is empty"
 
 
-def _check(report: TaskReport, feature: Feature, references: References, repeat: int) -> None:
-    """The golden patch passes the feature's tests, and the base does not."""
-    where = f"feature {feature.feature_id}"
+def _validate_task(
+    report: TaskReport,
+    task: Task,
+    features: Sequence[Feature],
+    references: References,
+    repeat: int,
+) -> None:
+    for feature in features:
+        _check_feature(report, feature, references, repeat)
+    if task.combined_patch.is_file():
+        _check_combined_patch(report, task, features, references)
+
+
+def _check_feature(
+    report: TaskReport, feature: Feature, references: References, repeat: int
+) -> None:
+    """Check that the golden patch passes the feature's tests, and the base does not."""
+    label = f"feature {feature.feature_id}"
     patch = feature.patch.read_bytes()
-    work = _examine(report, patch, (feature,), references, f"{where}: the golden patch")
+    golden = _apply_patch(report, patch, f"{label}: the golden patch", (feature,), references)
     reference = references.measure(feature, repeat)
-    report.checks += 2 * reference.runs if reference.base_passes is not None else 1
-    if not reference.success:
-        report.problems.append(
-            f"{where}: the golden patch fails: {reference.golden.error or work.error}"
-        )
-    if reference.failed_runs:
-        report.problems.append(
-            f"{where}: the golden patch fails in {reference.failed_runs} of {reference.runs} runs"
-        )
-    if reference.base_passes:
-        report.problems.append(f"{where}: its tests pass without it")
+    if reference.base_passes is None:
+        report.checks += 1
+    else:
+        report.checks += 2 * reference.runs
+    report.problems += _problems_of(reference, label, golden.error)
     if reference.flaky_tests:
-        report.notes.append(f"{where}: flaky, not required: {', '.join(reference.flaky_tests)}")
-    if reference.network == "public" and references.asked == "auto":
-        report.notes.append(f"{where}: its tests need a network")
+        report.notes.append(f"{label}: flaky, not required: {', '.join(reference.flaky_tests)}")
+    if reference.network == "public" and references.policy == "auto":
+        report.notes.append(f"{label}: its tests need a network")
 
 
-def _combined(
+def _problems_of(reference: ReferenceRecord, label: str, apply_error: str) -> Iterator[str]:
+    if not reference.golden.success:
+        error = reference.golden.error or apply_error
+        yield f"{label}: the golden patch fails: {error}"
+    if reference.failed_runs:
+        runs = f"{reference.failed_runs} of {reference.runs} runs"
+        yield f"{label}: the golden patch fails in {runs}"
+    if reference.base_passes:
+        yield f"{label}: its tests pass without it"
+
+
+def _check_combined_patch(
     report: TaskReport, task: Task, features: Sequence[Feature], references: References
 ) -> None:
+    """Check that combined.patch passes the tests of all features."""
     name = "combined.patch"
-    work = _examine(report, task.combined_patch.read_bytes(), task.features, references, name)
-    if not work.patch:
-        report.problems.append(f"{name}: {work.error}")
+    patch = task.combined_patch.read_bytes()
+    combined = _apply_patch(report, patch, name, task.features, references)
+    if not combined.patch:
+        report.problems.append(f"{name}: {combined.error}")
         return
     for feature in features:
         report.checks += 1
-        run = references.test(feature, work.patch, work.tree)
+        run = references.test(feature, combined.patch, combined.tree)
         if not run.success:
             report.problems.append(f"feature {feature.feature_id}: {name} fails: {run.error}")
 
 
-def _examine(
-    report: TaskReport, patch: bytes, features: Sequence[Feature], references: References, name: str
+def _apply_patch(
+    report: TaskReport,
+    patch: bytes,
+    name: str,
+    features: Sequence[Feature],
+    references: References,
 ) -> Applied:
-    with TreeStore(references.tester.base(features[0].task)) as store:
-        work = drop_protected_files(
-            patch, references.tester.protected_files(features, store), store
-        )
-    for file in work.dropped:
+    """Apply a patch without protected files, and note which files were dropped."""
+    tester = references.tester
+    with TreeStore(tester.base(features[0].task)) as store:
+        applied = drop_protected_files(patch, tester.protected_files(features, store), store)
+    for file in applied.dropped:
         report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
-    return work
+    return applied
 
 
-def _attack(report: TaskReport, feature: Feature, references: References) -> None:
-    """Patches that implement nothing: none may be scored."""
-    if not references.get(feature).success:
+def _attack_feature(report: TaskReport, feature: Feature, references: References) -> None:
+    """Check that no attack passes the feature's tests."""
+    if not references.get(feature).golden.success:
         return
-    with TreeStore(references.tester.base(feature.task)) as store:
-        side = references.tester.protected_files((feature,), store)
+    tester = references.tester
+    with TreeStore(tester.base(feature.task)) as store:
+        protected = tester.protected_files((feature,), store)
         for name, patch in _attacks(feature, store):
-            work = drop_protected_files(patch, side, store)
+            applied = drop_protected_files(patch, protected, store)
             report.checks += 1
-            if not references.test(feature, work.patch, work.tree).success:
+            if not references.test(feature, applied.patch, applied.tree).success:
                 continue
-            if references.confirm(feature, work.patch) != "suspicious":
+            if references.confirm(feature, applied.patch) != "suspicious":
                 report.problems.append(f"feature {feature.feature_id}: scored: {name}")
 
 
 def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
-    """Name and patch of each attack that fits a file of the golden patch, which the hidden tests are likely to load.
+    """Yield name and patch of each attack that fits a file of the golden patch.
 
-    In `attack_code`, `##### name` begins the code to add to that file, and `#### path` a file of its own.
+    Hidden tests are likely to load that file.
     """
     golden = store.apply(feature.patch.read_bytes()).tree
-    changes = store.changes(golden) if golden else {}
-    for language, suffixes in _ATTACKED.items():
-        path = next(
-            (path for path, one in changes.items() if one.after and path.endswith(suffixes)), None
-        )
+    if not golden:
+        return
+    changes = store.changes(golden)
+    for language, suffixes in _ATTACKED_SUFFIXES.items():
+        path = _first_changed_file(changes, suffixes)
         if path is None:
             continue
-        before, after = (store.content(entry) or b"" for entry in changes[path])
+        code_before = store.content(changes[path].before) or b""
         if language == "go":
-            # A file of its own.
-            package = re.search(rb"^package \w+", after, re.MULTILINE)
-            path, before = (
-                path.removesuffix(".go") + "_entry.go",
-                package[0] if package else b"package x",
-            )
-        code = (
-            resources.files("cooperbench.eval")
-            .joinpath("attack_code", f"{language}.txt")
-            .read_bytes()
-        )
-        for part in code.split(b"##### ")[1:]:
-            name, _, attack = part.partition(b"\n")
-            added, *others = attack.split(b"\n#### ")
-            files = {path: before + b"\n" + added}
-            for other in others:
-                other_path, _, content = other.partition(b"\n")
-                files[other_path.decode()] = content + b"\n"
-            tree = store.edited(store.base.tree, files)
-            yield f"{name.decode()} ({path})", store.patch_of(tree)
+            # A new file in the same package.
+            code_after = store.content(changes[path].after) or b""
+            package = re.search(rb"^package \w+", code_after, re.MULTILINE)
+            code_before = package[0] if package else b"package x"
+            path = path.removesuffix(".go") + "_entry.go"
+        for name, files in _attack_files(language, path, code_before):
+            tree = store.edit(store.base.tree, files)
+            yield f"{name} ({path})", store.patch_of(tree)
+
+
+def _first_changed_file(changes: Mapping[str, Change], suffixes: tuple[str, ...]) -> str | None:
+    for path, change in changes.items():
+        if change.after and path.endswith(suffixes):
+            return path
+    return None
+
+
+def _attack_files(
+    language: str, path: str, code_before: bytes
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yield the name of each attack in `attack_code`, and the files that it changes.
+
+    `##### name` begins the code to add to the file at `path`, and `#### path` another file.
+    """
+    folder = resources.files("cooperbench.eval").joinpath("attack_code")
+    code = folder.joinpath(f"{language}.txt").read_bytes()
+    for part in code.split(b"##### ")[1:]:
+        name, _, attack = part.partition(b"\n")
+        added, *others = attack.split(b"\n#### ")
+        files = {path: code_before + b"\n" + added}
+        for other in others:
+            other_path, _, content = other.partition(b"\n")
+            files[other_path.decode()] = content + b"\n"
+        yield name.decode(), files

@@ -15,7 +15,7 @@ from cooperbench.backends.registry import check_options, find_factory, get_backe
 from cooperbench.dataset.discovery import select_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
-from cooperbench.eval.reference import sound_pairs
+from cooperbench.eval.reference_store import sound_pairs
 from cooperbench.models import Setting, agent_slots
 from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.config import RunConfig, make_config

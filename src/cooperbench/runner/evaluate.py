@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, select_pairs
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
+from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.protected_files import drop_protected_files
-from cooperbench.eval.reference import References, sound_pairs
-from cooperbench.eval.test_runs import PatchTester, not_run
+from cooperbench.eval.reference_store import sound_pairs
+from cooperbench.eval.references import References
+from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import EvalNetwork, Pair, Setting
 from cooperbench.report.loading import read_pairs
@@ -157,8 +161,8 @@ def run_patch_test(
         "repo_name": task.repo,
         "task_id": task_id,
         "feature_id": feature_id,
-        "status": "completed" if reference.success else "no_reference",
-        **run.to_json(),
+        "status": "completed" if reference.golden.success else "no_reference",
+        **msgspec.to_builtins(run.to_record()),
         "network": reference.network,
         "apply_status": work.status,
         "dropped_files": [file._asdict() for file in work.dropped],

@@ -18,10 +18,12 @@ from typing import Any
 from cooperbench.agents.registry import get_agent
 from cooperbench.errors import Interrupted, RunStopped, UserError
 from cooperbench.eval import backends
-from cooperbench.eval.evaluator import evaluate_and_write, is_evaluated, mark_unsound
-from cooperbench.eval.reference import References, ReferenceStore
-from cooperbench.eval.test_runs import PatchTester
+from cooperbench.eval.evaluation_files import evaluate_and_write, is_evaluated, mark_unsound
+from cooperbench.eval.patch_tester import PatchTester
+from cooperbench.eval.reference_store import ReferenceStore
+from cooperbench.eval.references import References
 from cooperbench.models import Pair, Usage, agent_slots
+from cooperbench.records import to_object
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import finish_despite_interrupts, with_retries
 from cooperbench.runner.config import RunConfig
@@ -259,7 +261,7 @@ class Experiment:
             self._check_stop()
             paths, setting, canary = config.paths, config.setting, config.canary
             found = evaluate_and_write(paths, pair, setting, self._references, canary=canary)
-            self._display.evaluated(pair, found)
+            self._display.evaluated(pair, to_object(found))
 
         return self._evaluations.submit(evaluate)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.canary import Canary, new_canaries
-from cooperbench.eval.reference import Reference
 from cooperbench.eval.test_runs import TestRun, read_test_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Task
+from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.contract import CommandResult
 from tests.support.docker.engines import NoEngine, cache_folder, locked, skipped_without_engine
 from tests.support.eval.realgit import base_with, file_in, text
@@ -129,12 +129,21 @@ class Project:
         done = subprocess.run(argv, cwd=self.folder, capture_output=True, check=False)
         return read_test_run(CommandResult(done.returncode, done.stdout, done.stderr), 1.0, 60)
 
-    def canary_in(self, hidden: str, golden_code: str) -> tuple[Reference, Canary, bytes]:
+    def canary_in(self, hidden: str, golden_code: str) -> tuple[ReferenceRecord, Canary, bytes]:
         """What is known of the golden patch, and the first canary that fits, with its tests."""
         (self.folder / "package.json").write_text("{}")
         golden = self.run(hidden.encode(), golden_code)
         assert golden.success, golden.output
-        reference = Reference("q", "x/task1", 1, "", "none", False, golden, tuple(golden.outcomes))
+        reference = ReferenceRecord(
+            question="q",
+            task="x/task1",
+            feature_id=1,
+            image_digest="",
+            network="none",
+            installed=False,
+            golden=golden.to_record(),
+            passed_tests=list(golden.outcomes),
+        )
         feature = Task("r", 1, self.folder.parent, (1,)).feature(1)
         feature.path.mkdir()
         feature.tests.write_bytes(new_file(PATH, hidden))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval import backends
-from cooperbench.eval.reference import References
-from cooperbench.eval.test_runs import PatchTester
+from cooperbench.eval.patch_tester import PatchTester
+from cooperbench.eval.references import References
 from cooperbench.eval.validate import validate_features
 from cooperbench.sandbox.manager import SandboxManager
 

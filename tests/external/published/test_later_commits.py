@@ -9,8 +9,8 @@ import pytest
 
 from cooperbench.backends.docker.images import JUDGED
 from cooperbench.backends.local import LocalBackend
-from cooperbench.eval.reference import References
-from cooperbench.eval.test_runs import PatchTester
+from cooperbench.eval.patch_tester import PatchTester
+from cooperbench.eval.references import References
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 from tests.support.attacks.rectangle import BASE, GOLDEN, SOURCE, Judge, write_rectangle

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.assertions import mutated
-from cooperbench.eval.evaluator import evaluate_pair
-from cooperbench.eval.protected_files import config_differs
+from cooperbench.eval.evaluate import evaluate_pair
+from cooperbench.eval.test_config import config_differs
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Pair, agent_slots
+from cooperbench.records import to_object
 from tests.support.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
 from tests.support.eval.realgit import file_in
 from tests.support.tiny import text_patch
@@ -214,7 +215,7 @@ def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> N
     attack = judge.patch(ATTACKS["lets no outcome be a failure"])
     pair = Pair(judge.task, (1, 2))
     patches = {slot.agent_id: attack for slot in agent_slots(pair, setting)}
-    record = evaluate_pair(pair, setting, patches, judge.references).record
+    record = to_object(evaluate_pair(pair, setting, patches, judge.references).record)
     for verdict in ("individual_success", "overall_success", "overall_success_strict"):
         assert record[verdict] is False
     for subject in ("merged", *patches):
@@ -234,7 +235,8 @@ def test_a_patch_that_interferes_only_without_the_other_is_not_scored(judge: Jud
         "agent1": judge.patch({"rectangle/__init__.py": entry}),
         "agent2": judge.patch({**GOLDEN, "rectangle/other.py": "x = 1\n"}),
     }
-    record = evaluate_pair(Pair(judge.task, (1, 2)), "coop", patches, judge.references).record
+    pair = Pair(judge.task, (1, 2))
+    record = to_object(evaluate_pair(pair, "coop", patches, judge.references).record)
     assert record["canary"] == {"1": "suspicious", "2": "confirmed"}
     assert record["agent2"]["success"]
     assert not record["agent1"]["success"]
@@ -256,9 +258,9 @@ def test_two_patches_do_not_make_a_test_side_together(judge: Judge) -> None:
     }
     pair = Pair(judge.task, (1, 2))
     evaluation = evaluate_pair(pair, "coop", patches, judge.references, canary=False)
-    assert not any(evaluation.record[agent]["dropped_files"] for agent in patches)
-    assert evaluation.record["merge_success"]
-    assert evaluation.record["overall_success"]
+    assert not any(agent.dropped_files for agent in evaluation.record.agents.values())
+    assert evaluation.record.merge_success
+    assert evaluation.record.overall_success
     with TreeStore(judge.tester.base(judge.task)) as store:
         merged = file_in(store, store.apply(evaluation.merged_patch).tree, "pyproject.toml")
     assert not config_differs("pyproject.toml", base.encode(), merged)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.protected_files import ProtectedFiles, drop_protected_files
+from cooperbench.eval.protected_files import drop_protected_files
+from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.trees import MAX_CHANGED_BYTES, MAX_PATCH_BYTES, Applied, TreeStore
 from cooperbench.git import GitError
 from tests.support.eval.lab import Lab, creation
@@ -75,7 +76,7 @@ def test_a_merge_that_git_does_not_survive(
     store: TreeStore, before_git: Callable[[str], None]
 ) -> None:
     ours, theirs = (
-        store.edited(store.base.tree, {"pkg/core.py": one}) for one in (b"two\n", b"three\n")
+        store.edit(store.base.tree, {"pkg/core.py": one}) for one in (b"two\n", b"three\n")
     )
     before_git('case "$*" in *merge-tree*) kill -9 $$;; esac')
     merge = store.merge([Applied("applied", ours), Applied("applied", theirs)])
@@ -142,7 +143,7 @@ def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
             assert applied.error
             assert store.apply(creation("good")).status == "applied", "others do not suffer"
         ours, theirs = (
-            store.edited(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs")
+            store.edit(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs")
         )
         merged = store.merge([Applied("applied", ours), Applied("applied", theirs)])
         assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")

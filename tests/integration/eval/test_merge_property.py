@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cooperbench.eval.trees import TreeStore, base_of_clone
+from cooperbench.eval.base_commit import base_of_clone
+from cooperbench.eval.trees import TreeStore
 from tests.support.eval.realgit import BaseFile, Files, RealRepo, file_in, merge_patches
 
 FOLDERS = ("", "old/", "old/sub/", "new/", "new/sub/", "other/")

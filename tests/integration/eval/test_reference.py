@@ -16,7 +16,7 @@ from cooperbench.cli import main
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
-from cooperbench.eval.reference import ReferenceStore, exported
+from cooperbench.eval.reference_store import ReferenceStore, export_references
 from tests.integration.runner.test_plugged_in import TheirBackend
 from tests.support.tiny import REPO, RUNNER, TASK_ID, golden, text_patch, write_tiny
 
@@ -314,7 +314,7 @@ def test_tests_in_code_of_the_golden_patch_are_not_required(tmp_path: Path) -> N
     )
     assert (done["success"], done["error"]) == (True, None)
     (reference,) = ReferenceStore().about(feature)
-    assert reference.passed_tests == ("tests/base.sh::it", "tests/f1.sh::it")
+    assert reference.passed_tests == ["tests/base.sh::it", "tests/f1.sh::it"]
 
 
 def test_what_is_found_of_a_reference_one_after_the_other_is_all_kept(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_validate_tests_only_the_features_that_were_asked_for(
     assert report["tasks"][0]["checks"] == 2 * 2 + 2, (
         "base, golden and combined patch of two features"
     )
-    known = exported(ReferenceStore().known([lab.task]))["references"]
+    known = export_references(ReferenceStore().known([lab.task]))["references"]
     assert {reference["feature_id"] for reference in known} == {1, 3}
     assert all(reference["base_passes"] is False for reference in known)
 

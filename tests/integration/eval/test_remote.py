@@ -15,8 +15,8 @@ import pytest
 
 from cooperbench import evaluate
 from cooperbench.errors import InfraError
-from cooperbench.eval.evaluator import is_evaluated, read_patches
-from cooperbench.eval.reference import ReferenceStore
+from cooperbench.eval.evaluation_files import is_evaluated, read_patches
+from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.batch_engine import make_bundle
@@ -179,13 +179,13 @@ def test_an_order_brings_all_that_judging_needs(
     known = ReferenceStore().known([pair])
     assert [one["feature_id"] for one in told["references"]["references"]] == [1, 2]
     for reference in known:
-        ReferenceStore().save(replace(reference, flaky_tests=("marked",)))
+        ReferenceStore().save(replace(reference, flaky_tests=["marked"]))
     (order,) = engine.orders
     assert order.references == ()
     engine = ApartEngine([told, {"kind": "done"}])
     for other in experiment.pairs:
         judge(experiment, other, engine)
-    assert [one.flaky_tests for one in engine.orders[0].references] == [("marked",)] * 2
+    assert [one.flaky_tests for one in engine.orders[0].references] == [["marked"]] * 2
 
     packed = pack_orders(engine.orders[:1])
     # What orders have in common goes along once.
@@ -241,7 +241,7 @@ def test_the_bundle_has_all_that_evaluating_in_containers_needs(tmp_path: Path) 
     program = """if True:
         import sys
         sys.path.insert(0, sys.argv[1])
-        import docker, cooperbench.runner.executors.batch_task, cooperbench.eval.evaluator, cooperbench.sandbox.manager
+        import docker, cooperbench.runner.executors.batch_task, cooperbench.eval.evaluation_files, cooperbench.sandbox.manager
         from cooperbench.eval.backends import get_backend
         assert all(module.__file__.startswith(sys.argv[1]) for module in (docker, cooperbench))
         print(type(get_backend("docker")).__name__, docker.APIClient(version="1.41", base_url="tcp://127.0.0.1:1").base_url)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.registry import get_backend
 from cooperbench.dataset.discovery import load_tasks
+from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.protected_files import drop_protected_files
-from cooperbench.eval.reference import References
-from cooperbench.eval.test_runs import PatchTester
+from cooperbench.eval.references import References
 from cooperbench.eval.trees import TreeStore
 from cooperbench.sandbox.manager import SandboxManager
 from tests.support.dataset.factory import write_dataset
@@ -110,7 +110,7 @@ class Judge:
     def patch(self, files: Mapping[str, str]) -> bytes:
         """It gives some files other content."""
         with TreeStore(self.tester.base(self.task)) as store:
-            tree = store.edited(
+            tree = store.edit(
                 store.base.tree, {path: text.encode() for path, text in files.items()}
             )
             return store.patch_of(tree)
@@ -119,7 +119,7 @@ class Judge:
         """Of a patch of these files: `failed`, `suspicious` or `confirmed`."""
         task, feature = self.task, self.task.features[0]
         reference = self.references.get(feature)
-        assert reference.success, reference.golden.error
+        assert reference.golden.success, reference.golden.error
         with TreeStore(self.tester.base(task)) as store:
             work = drop_protected_files(
                 self.patch(files), self.tester.protected_files((feature,), store), store

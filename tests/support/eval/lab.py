@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.trees import base_of_clone
+from cooperbench.eval.base_commit import base_of_clone
 from tests.support.eval.realgit import BaseFile, Files, RealRepo, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from cooperbench.eval.trees import Base
+    from cooperbench.eval.base_commit import Base
 
 
 class Lab:

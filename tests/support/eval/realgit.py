@@ -8,13 +8,14 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cooperbench.eval.trees import TreeStore, base_of_clone
+from cooperbench.eval.base_commit import base_of_clone
+from cooperbench.eval.trees import TreeStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cooperbench.eval.trees import Base
+    from cooperbench.eval.base_commit import Base
     from cooperbench.models import MergeResult
 
 

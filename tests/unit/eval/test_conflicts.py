@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from cooperbench.eval.trees import Base
+    from cooperbench.eval.base_commit import Base
     from cooperbench.models import Task
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.errors import UserError
-from cooperbench.eval import evaluator
-from cooperbench.eval.evaluator import clean_order
+from cooperbench.eval import merge_order
+from cooperbench.eval.base_commit import base_of_clone
+from cooperbench.eval.merge_order import find_clean_order
 from cooperbench.eval.trees import (
     TreeStore,
-    base_of_clone,
 )
 from tests.support.eval.lab import Lab, creation
 from tests.support.eval.realgit import (
@@ -328,7 +328,7 @@ class TestBaseOfClone:
 
     def test_says_what_is_missing(self, tmp_path: Path) -> None:
         lab = Lab(tmp_path, {"a": "one\n"})
-        with pytest.raises(UserError, match=r"commit 1234567 is not in .*: fetch it"):
+        with pytest.raises(UserError, match=r"commit 1234567 is not in .*Fetch it"):
             base_of_clone(lab.real.path / ".git", "1234567")
         with pytest.raises(UserError, match="commit --all is not in"):
             base_of_clone(lab.real.path / ".git", "--all")
@@ -353,7 +353,7 @@ def test_an_order_in_which_all_merge_is_found(tmp_path: Path) -> None:
     assert merge_patches(lab.tree, patches).status == "conflict"
     with TreeStore(lab.tree) as store:
         made = [store.apply(patch).tree for patch in patches]
-        order, _ = clean_order(store, made)
+        order, _ = find_clean_order(store, made)
         assert order is not None
         assert store.merge_groups([[made[at] for at in order]])[0].status == "clean"
 
@@ -367,8 +367,8 @@ def test_where_no_order_merges_all_are_tried_within_bounds(
     ]
     with TreeStore(lab.tree) as store:
         made = [store.apply(lab.patch(side)).tree for side in sides]
-        assert clean_order(store, made[:6]) == ((0, 1, 2, 3, 4, 5), True)
-        assert clean_order(store, [*made[:2], made[-1]]) == (None, True)
-        assert clean_order(store, made) == (None, True)
-        monkeypatch.setattr(evaluator, "MAX_ORDER_MERGES", 20)
-        assert clean_order(store, made) == (None, False)
+        assert find_clean_order(store, made[:6]) == ((0, 1, 2, 3, 4, 5), True)
+        assert find_clean_order(store, [*made[:2], made[-1]]) == (None, True)
+        assert find_clean_order(store, made) == (None, True)
+        monkeypatch.setattr(merge_order, "MAX_ORDER_MERGES", 20)
+        assert find_clean_order(store, made) == (None, False)

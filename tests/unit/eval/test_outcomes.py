@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.eval.test_logs import read_outcomes
-from cooperbench.eval.test_runs import _NAME_ALL_TESTS
+from cooperbench.eval.test_runs import RUNNER_WRAPPER
 from tests.support.eval import verbose_outputs as outputs
 
 if TYPE_CHECKING:
@@ -145,6 +145,6 @@ def test_pytest_is_asked_to_name_its_tests_whatever_its_runner_says(
     runner.write_text(
         f"cd {tmp_path}\n{sys.executable} -m pytest -p no:cacheprovider {options} test_a.py\n"
     )
-    words = ["bash", "-c", _NAME_ALL_TESTS, str(runner)]
+    words = ["bash", "-c", RUNNER_WRAPPER, str(runner)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert read_outcomes(done.stdout) == {"test_a.py::test_a": "passed"}

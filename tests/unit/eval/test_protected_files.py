@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.protected_files import ProtectedFiles, drop_protected_files, feature_paths
+from cooperbench.eval.protected_files import drop_protected_files, feature_paths
+from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.trees import DroppedFile, TreeStore
 from cooperbench.models import Task
 from tests.support.eval.realgit import BaseFile, Files, RealRepo, base_with, text
@@ -14,7 +15,7 @@ from tests.support.eval.realgit import BaseFile, Files, RealRepo, base_with, tex
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cooperbench.eval.protected_files import Reason
+    from cooperbench.eval.protected_paths import Reason
 
 BASE = (
     "pkg/__init__.py",

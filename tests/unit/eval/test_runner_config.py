@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.eval.protected_files import (
+from cooperbench.eval.test_config import (
     config_differs,
     is_test_config,
     may_hold_test_config,
-    without_test_config,
+    restore_test_config,
 )
 
 
@@ -187,7 +187,7 @@ RESTORED = [
 @pytest.mark.parametrize(("path", "before", "after", "restored"), RESTORED)
 def test_the_rest_of_a_change_is_kept(path: str, before: str, after: str, restored: str) -> None:
     assert config_differs(path, before.encode(), after.encode())
-    found = without_test_config(path, before.encode(), after.encode())
+    found = restore_test_config(path, before.encode(), after.encode())
     assert found is not None
     read = json.loads if path.endswith("json") else tomllib.loads
     assert read(found.decode()) == read(restored)
@@ -209,4 +209,4 @@ def test_the_rest_of_a_change_is_kept(path: str, before: str, after: str, restor
     ],
 )
 def test_a_change_that_cannot_be_divided_is_left_out(path: str, after: str) -> None:
-    assert without_test_config(path, b"", after.encode()) is None
+    assert restore_test_config(path, b"", after.encode()) is None

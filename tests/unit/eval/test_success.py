@@ -9,14 +9,15 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from cooperbench.eval.assertions import mutated
 from cooperbench.eval.canary import Canary, new_canaries
-from cooperbench.eval.evaluator import suspicious_lines
-from cooperbench.eval.reference import Reference
+from cooperbench.eval.suspicious_lines import find_suspicious_lines
 from cooperbench.eval.test_runs import TestRun, read_test_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Task
+from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.contract import CommandResult
 from tests.support.eval.realgit import RealRepo, base_with, text
 from tests.support.tiny import text_patch
@@ -30,12 +31,21 @@ def ran(*lines: str, summary: str) -> TestRun:
 
 
 GREEN = ran("PASSED t.py::a", "PASSED t.py::b", summary="2 passed in 0.01s")
-REFERENCE = Reference("q", "x/task1", 1, "sha256:0", "none", False, GREEN, ("t.py::a", "t.py::b"))
+REFERENCE = ReferenceRecord(
+    question="q",
+    task="x/task1",
+    feature_id=1,
+    image_digest="sha256:0",
+    network="none",
+    installed=False,
+    golden=GREEN.to_record(),
+    passed_tests=["t.py::a", "t.py::b"],
+)
 
 
-def expecting(*tests: str, passed: int, skipped: int = 0) -> Reference:
-    golden = replace(GREEN, tests_passed=passed, tests_skipped=skipped)
-    return replace(REFERENCE, passed_tests=tests, golden=golden)
+def expecting(*tests: str, passed: int, skipped: int = 0) -> ReferenceRecord:
+    golden = replace(GREEN, tests_passed=passed, tests_skipped=skipped).to_record()
+    return replace_fields(REFERENCE, passed_tests=list(tests), golden=golden)
 
 
 def test_a_run_like_the_golden_one_is_a_success() -> None:
@@ -57,7 +67,7 @@ def test_every_expected_test_has_to_pass() -> None:
 
 def test_flaky_tests_are_not_required() -> None:
     one = ran("PASSED t.py::a", summary="1 passed in 0.01s")
-    assert one.compare_with_reference(replace(REFERENCE, flaky_tests=("t.py::b",))).success
+    assert one.compare_with_reference(replace_fields(REFERENCE, flaky_tests=["t.py::b"])).success
 
 
 def test_without_names_the_numbers_decide() -> None:
@@ -477,7 +487,9 @@ def test_only_tests_that_were_changed_are_not_required(
     lines: tuple[str, ...], required: str
 ) -> None:
     """Not others in a file or module of that name."""
-    reference = replace(expecting(passed=1), passed_tests=(required, "t/a.py::a[1]", "x/a.a/c"))
+    reference = replace_fields(
+        expecting(passed=1), passed_tests=[required, "t/a.py::a[1]", "x/a.a/c"]
+    )
     kept = Canary("x", ("a",)).tried(
         failing(*lines, summary="1 failed, 1 passed in 0.01s"), reference
     )
@@ -544,7 +556,7 @@ def test_lines_that_reach_for_the_test_process_are_named() -> None:
         b"--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -3,2 +3,5 @@\n import os\n+++ b/x.txt\n+os._exit(0)\n x = 1\n+y = 2\n"
         b"--- a/index.js\n+++ b/index.js\n@@ -0,0 +1 @@\n+process.exit(0)\n"
     )
-    assert [(one["path"], one["line"], one["text"]) for one in suspicious_lines(patch)] == [
+    assert [(one.path, one.line, one.text) for one in find_suspicious_lines(patch)] == [
         ("pkg/core.py", 5, "os._exit(0)"),
         ("index.js", 1, "process.exit(0)"),
     ]
@@ -553,5 +565,5 @@ def test_lines_that_reach_for_the_test_process_are_named() -> None:
 @pytest.mark.timeout(20)
 def test_a_long_line_is_searched_in_little_time() -> None:
     line = "def __eq__(" * 100_000 + " os._exit(0)"
-    (found,) = suspicious_lines(new_file("src/a.py", f"{line}\n"))
-    assert len(found["text"]) == 200
+    (found,) = find_suspicious_lines(new_file("src/a.py", f"{line}\n"))
+    assert len(found.text or "") == 200

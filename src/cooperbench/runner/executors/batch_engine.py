@@ -21,7 +21,7 @@ from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJob, batch_client, o
 from cooperbench.backends.gcp.google_clients import OURS, PURPOSE, RUN, resource_labels
 from cooperbench.dataset.image_names import ENVIRONMENT_VARIABLE
 from cooperbench.errors import CooperBenchError, InfraError
-from cooperbench.eval.test_runs import SPARE_SECONDS
+from cooperbench.eval.patch_tester import SPARE_SECONDS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.batch_task import (

@@ -21,9 +21,11 @@ from typing import Any, Protocol
 
 from cooperbench.agents.session import AgentProgress
 from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserError
-from cooperbench.eval.evaluator import evaluation_key, read_patches, write_failure
-from cooperbench.eval.reference import ReferenceStore
+from cooperbench.eval.evaluation_files import read_patches, write_failure
+from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
+from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Message, Pair, Usage, agent_slots
+from cooperbench.records import to_object
 from cooperbench.retry import finish_despite_interrupts
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
@@ -315,8 +317,8 @@ class Driver:
             read_patches(place, pair, config.setting),
             str(record.get("image_digest", "")),
         )
-        asked = (config.test_timeout_seconds, config.eval_network, config.canary)
-        key = evaluation_key(pair, patches, digest, *asked)
+        options = EvaluationOptions(config.test_timeout_seconds, config.eval_network, config.canary)
+        key = evaluation_key(pair, patches, digest, options)
         try:
             if record["status"] != "error" and record["key"] != key:
                 raise InfraError(
@@ -330,7 +332,7 @@ class Driver:
                     write_bytes(place.folder / path.relative_to(came), path.read_bytes())
             ReferenceStore().add(event["references"])
         except CooperBenchError as error:
-            return write_failure(config.paths, pair, config.setting, error)
+            return to_object(write_failure(config.paths, pair, config.setting, error))
         # Last: where it exists, all files that it refers to exist too.
         write_json(place.evaluation, record)
         return record
@@ -375,7 +377,8 @@ class Driver:
     def _fail(self, config: RunConfig, pair: Pair, error: InfraError) -> None:
         self._any_failed = True
         if config.evaluate_only or is_finished(config.paths.pair(pair, config.setting)):
-            self._display.evaluated(pair, write_failure(config.paths, pair, config.setting, error))
+            failure = write_failure(config.paths, pair, config.setting, error)
+            self._display.evaluated(pair, to_object(failure))
         else:
             self._display.pair_ended(pair, write_error(config, pair, error))
 

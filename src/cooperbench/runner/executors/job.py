@@ -22,8 +22,9 @@ from cooperbench.agents import llm
 from cooperbench.agents.session import AgentProgress
 from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
-from cooperbench.eval.reference import Reference, ReferenceStore, exported
+from cooperbench.eval.reference_store import ReferenceStore, export_references
 from cooperbench.models import AgentSlot, Message, Pair, Usage
+from cooperbench.records.reference import ReferenceRecord
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.experiment import Arm, Budget, Experiment, mailboxes_for, open_backend
@@ -47,7 +48,7 @@ class JobOrder:
     """What nodes cannot see: folders here, and what is in them. Others they read, and write, where the driver does."""
     carries_logs: bool = False
     """Results have to be carried back."""
-    references: tuple[Reference, ...] = ()
+    references: tuple[ReferenceRecord, ...] = ()
     """With them: what the driver knows of the features of its pairs."""
     references_dir: Path | None = None
     """Where it finds and keeps references; None: in the cache of the node."""
@@ -184,7 +185,7 @@ class _Reporter(Display):
 
     def evaluated(self, pair: Pair, evaluation: Mapping[str, Any]) -> None:
         files = self._packed(pair, "merged.patch", "tests")
-        references = exported(self._store.known([pair])) if files else None
+        references = export_references(self._store.known([pair])) if files else None
         self._report("evaluated", pair, record=evaluation, files=files, references=references)
 
     def _report(self, kind: str, pair: Pair, **content: Any) -> None:

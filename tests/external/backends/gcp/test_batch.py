@@ -20,7 +20,7 @@ from cooperbench.backends.gcp.batch import remove_leftover_jobs
 from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import UserError
-from cooperbench.eval.reference import ReferenceStore
+from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.runner.executors.batch_engine import job_spec
 from cooperbench.runner.executors.job import JobOrder
 from cooperbench.storage import read_json
@@ -145,12 +145,12 @@ def test_references_go_along_and_come_back(
     store, (pair,) = ReferenceStore(), there.pairs
     judge(there)
     known = store.known([pair.task])
-    assert [(one.feature_id, one.success, one.network) for one in known] == [
+    assert [(one.feature_id, one.golden.success, one.network) for one in known] == [
         (1, True, "none"),
         (2, True, "none"),
     ]
     for reference in known:
-        store.save(replace(reference, flaky_tests=("marked",)))
+        store.save(replace(reference, flaky_tests=["marked"]))
     judge(again)
     (record,) = again.evaluations().values()
     assert record["overall_success"] is True

@@ -1,0 +1,165 @@
+"""`PatchTester`: runs patches with the tests of features, each combination once per experiment."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from cooperbench.eval.base_commit import Base, base_folder, load_base, read_base
+from cooperbench.eval.conditions import Conditions
+from cooperbench.eval.dependency_layer import make_dependency_layer
+from cooperbench.eval.protected_files import FeaturePaths, feature_paths
+from cooperbench.eval.protected_paths import ProtectedFiles
+from cooperbench.eval.test_runs import TestRun, run_tests
+from cooperbench.eval.trees import TreeStore
+from cooperbench.models import Feature, Image, Task
+from cooperbench.retry import SingleFlight, with_retries
+from cooperbench.sandbox.base_sandbox import Sandbox
+from cooperbench.sandbox.contract import (
+    Capabilities,
+    NetworkPolicy,
+    SandboxOptions,
+)
+from cooperbench.sandbox.manager import SandboxManager
+from cooperbench.temporary import owned_prefix, remove_tree
+
+SPARE_SECONDS = 300
+"""Seconds by which a sandbox may outlive the time limit of the tests."""
+_MAX_KEPT_OUTPUT = 1_000_000
+"""Maximum output, in characters, of a run that is kept in memory for the same question."""
+_REMOVAL_THREADS = 2
+
+
+class PatchTester:
+    """Test runs and base commits for one experiment on one backend. All methods are thread-safe."""
+
+    __test__ = False
+
+    def __init__(self, sandboxes: SandboxManager, timeout_seconds: int, run_name: str = "") -> None:
+        self.timeout_seconds = timeout_seconds
+        self.stop = sandboxes.stop
+        self._sandboxes = sandboxes
+        self._run_name = run_name
+        self._bases: SingleFlight[Task, Base] = SingleFlight()
+        self._feature_paths: SingleFlight[Feature, FeaturePaths] = SingleFlight()
+        self._dependency_layers: SingleFlight[Task, str] = SingleFlight()
+        self._runs: SingleFlight[tuple[Feature, str, Conditions], TestRun] = SingleFlight()
+        # Some backends need seconds to remove a sandbox, and no test has to wait for that.
+        self._removals = sandboxes.pool(_REMOVAL_THREADS, "removal")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Capabilities of the backend."""
+        return self._sandboxes.backend.capabilities
+
+    def image(self, task: Task) -> Image:
+        """Return the image of a task."""
+        return self._sandboxes.image(task)
+
+    def base(self, task: Task) -> Base:
+        """Return a task's base commit; read it from the image if it is not in the cache."""
+        return self._bases.get(task, partial(self._load_or_read_base, task))
+
+    def protected_files(self, features: Iterable[Feature], store: TreeStore) -> ProtectedFiles:
+        """Return the files that patches for these features may not change."""
+        hidden: set[str] = set()
+        golden: set[str] = set()
+        for feature in features:
+            paths = self._feature_paths.get(feature, partial(feature_paths, feature, store))
+            hidden |= paths.hidden
+            golden |= paths.golden
+        return ProtectedFiles(
+            hidden=frozenset(hidden),
+            golden=frozenset(golden),
+            base=store.base.paths,
+            installed_modules=store.base.installed_modules,
+        )
+
+    def run_once(
+        self, feature: Feature, patch: bytes, tree: str, conditions: Conditions
+    ) -> TestRun:
+        """Run a feature's tests with a patch, or return the run of an equal patch.
+
+        `tree` is the id of the git tree that the patch leads to.
+        """
+        key = (feature, tree, conditions)
+        run = self._runs.get(key, partial(self.run, feature, patch, conditions))
+        if len(run.output) > _MAX_KEPT_OUTPUT:
+            self._runs.forget(key)
+        return run
+
+    def run(
+        self,
+        feature: Feature,
+        patch: bytes | None,
+        conditions: Conditions,
+        tests: bytes | None = None,
+    ) -> TestRun:
+        """Run a feature's tests, or other `tests`, in a new sandbox; without a patch, on the base.
+
+        After an infrastructure error it runs again in another sandbox.
+        """
+        hidden_tests = feature.tests.read_bytes() if tests is None else tests
+
+        def attempt(_: int) -> TestRun:
+            with self._sandbox_for_tests(feature.task, conditions) as sandbox:
+                return run_tests(sandbox, hidden_tests, patch, self.timeout_seconds, conditions.env)
+
+        return with_retries(attempt, self.stop)
+
+    @contextmanager
+    def _sandbox_for_tests(self, task: Task, conditions: Conditions) -> Iterator[Sandbox]:
+        image = self.image(task)
+        image_ref = image.evaluation_ref or image.ref
+        if conditions.installed:
+            image_ref = self._dependency_layers.get(
+                task,
+                partial(make_dependency_layer, task, self._sandboxes, self.timeout_seconds),
+            )
+        is_prepared = bool(image.evaluation_ref)
+        network = conditions.network or "none"
+        with self._sandbox(task, image_ref, network, for_test_run=is_prepared) as sandbox:
+            if not is_prepared:
+                sandbox.run_script("strip_future_commits.sh")
+            yield sandbox
+
+    @contextmanager
+    def _sandbox(
+        self, task: Task, image_ref: str, network: NetworkPolicy, *, for_test_run: bool
+    ) -> Iterator[Sandbox]:
+        """Open a sandbox, and remove it in the background at the end."""
+        labels = {"task": task.label}
+        if self._run_name:
+            labels = {"run": self._run_name, "task": task.label}
+        options = SandboxOptions("evaluation", network, labels, for_test_run=for_test_run)
+        lifetime_seconds = self.timeout_seconds + SPARE_SECONDS
+        sandbox = self._sandboxes.open(image_ref, timeout_seconds=lifetime_seconds, options=options)
+        try:
+            yield sandbox
+        finally:
+            self._removals.submit(self._sandboxes.end, sandbox)
+
+    def _load_or_read_base(self, task: Task) -> Base:
+        image = self.image(task)
+        if image.digest:
+            folder = base_folder(image.digest)
+        else:
+            # Without a digest it cannot be found again, so it lives as long as this object.
+            scratch = Path(tempfile.mkdtemp(prefix=owned_prefix("base")))
+            weakref.finalize(self, remove_tree, scratch)
+            folder = scratch / "base"
+        base = load_base(folder)
+        if base:
+            return base
+        network: NetworkPolicy = "none" if "none" in self.capabilities.networks else "public"
+        image_ref = image.evaluation_ref or image.ref
+
+        def attempt(_: int) -> Base:
+            with self._sandbox(task, image_ref, network, for_test_run=False) as sandbox:
+                return read_base(sandbox, folder)
+
+        return with_retries(attempt, self.stop)

@@ -1,0 +1,384 @@
+"""References: recorded runs of the golden patches, with which the runs of agents are compared.
+
+A verdict exists only if the golden patch passes in the same image under the same conditions. This
+module finds these conditions: with the policy `auto`, the strictest under which it passes.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+from itertools import count
+
+from msgspec.structs import replace
+
+from cooperbench.diff import new_lines
+from cooperbench.errors import CooperBenchError
+from cooperbench.eval.canary import Canary, new_canaries
+from cooperbench.eval.conditions import Conditions, conditions_to_try
+from cooperbench.eval.patch_tester import PatchTester
+from cooperbench.eval.protected_files import drop_protected_files
+from cooperbench.eval.reference_store import ReferenceStore, conditions_of, features_of, key_of
+from cooperbench.eval.test_runs import TestRun, not_run
+from cooperbench.eval.trees import Applied, TreeStore
+from cooperbench.models import EvalNetwork, Feature, Pair, Task
+from cooperbench.records.reference import CanaryRecord, ReferenceRecord
+from cooperbench.retry import SingleFlight
+from cooperbench.storage import utc_now
+
+_ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
+
+
+def _ignore_note(_text: str) -> None:
+    """Do nothing with a note."""
+
+
+class References:
+    """References of one experiment: from the cache, or recorded now, each once."""
+
+    def __init__(
+        self,
+        tester: PatchTester,
+        policy: EvalNetwork,
+        store: ReferenceStore | None = None,
+        note: Callable[[str], None] = _ignore_note,
+    ) -> None:
+        self.tester = tester
+        self.policy = policy
+        self.store = store or ReferenceStore()
+        self._note = note
+        self._conditions = conditions_to_try(tester.capabilities, policy)
+        self._work: SingleFlight[tuple[Feature, str], None] = SingleFlight()
+        self._references: dict[Feature, ReferenceRecord] = {}
+        self._stable_canaries: SingleFlight[Feature, Canary] = SingleFlight()
+        self._lock = threading.Lock()
+        self._needs_more: set[Task] = set()
+        """Tasks with a golden patch that does not pass under the strictest conditions."""
+        self._noted: set[tuple[Task, str]] = set()
+
+    def get(self, feature: Feature) -> ReferenceRecord:
+        """Return the reference under the strictest conditions under which the golden patch passes.
+
+        If it passes under none of them, return one that failed.
+        """
+        self._work.get((feature, "golden"), partial(self._find_reference, feature))
+        return self._references[feature]
+
+    def begin(
+        self, pairs: Iterable[Pair], pool: Executor, progress: Callable[[str, int, int], None]
+    ) -> list[Future[None]]:
+        """Record the references that these pairs need and that are not in the cache.
+
+        `progress` gets the name of each, how many are done and how many there are.
+        """
+        missing = [feature for feature in features_of(pairs) if self._must_be_recorded(feature)]
+        done = count(1)
+
+        def record(feature: Feature) -> None:
+            # The evaluation that needs it will try again and report the error.
+            with suppress(CooperBenchError):
+                self.get(feature)
+            progress(f"{feature.task.label} feature {feature.feature_id}", next(done), len(missing))
+
+        return [pool.submit(record, feature) for feature in missing]
+
+    def _must_be_recorded(self, feature: Feature) -> bool:
+        try:
+            for conditions in self._conditions:
+                reference = self._load(feature, conditions)
+                if reference is None:
+                    return True
+                if reference.golden.success:
+                    return False
+        except CooperBenchError:
+            return False  # the task has no image, so nothing can run
+        return True
+
+    def test(self, feature: Feature, patch: bytes, tree: str) -> TestRun:
+        """Run a feature's tests with a patch, and compare the run with the reference.
+
+        `tree` is the id of the git tree that the patch leads to.
+        """
+        reference = self.get(feature)
+        run = self.tester.run_once(feature, patch, tree, conditions_of(reference))
+        compared = run.compare_with_reference(reference)
+        if run.success and reference.golden.success and not compared.success:
+            # Some frameworks name their tests differently each time. Find out before it counts.
+            return run.compare_with_reference(self._with_second_run(feature))
+        return compared
+
+    def _with_second_run(self, feature: Feature) -> ReferenceRecord:
+        """Return the reference after a second run: tests whose ids differ are not required."""
+
+        def run_again() -> None:
+            reference = self.get(feature)
+            if reference.runs == 1:
+                run = self._run_golden(feature, conditions_of(reference))
+                self._update(feature, lambda known: _add_runs(known, [run]))
+
+        self._work.get((feature, "again"), run_again)
+        return self._references[feature]
+
+    def confirm(self, feature: Feature, patch: bytes) -> str:
+        """Run the tests with a patch once more, after changing some of them so that they must fail.
+
+        Returns:
+            `confirmed`, `suspicious`, or why a canary is impossible.
+        """
+        self._work.get((feature, "canary"), partial(self._find_canary, feature))
+        reference = self._references[feature]
+        canary = _canary_of(reference)
+        if not canary.tests:
+            return "none that can be put into these tests fails with the golden patch"
+        tests = canary.tests.encode("latin-1")
+        conditions = conditions_of(reference)
+        run = self.tester.run(feature, patch, conditions, tests)
+        if canary.agrees(run, reference.flaky_tests):
+            return "confirmed"
+        stable = self._stable_canaries.get(feature, partial(self._find_stable_canary, feature))
+        # Never retry if a test passed that must fail.
+        if run.success or any(run.outcomes.get(test) == "passed" for test in stable.failed):
+            return "suspicious"
+        if not stable.agrees(run, reference.flaky_tests):
+            run = self.tester.run(feature, patch, conditions, tests)
+        return "confirmed" if stable.agrees(run, reference.flaky_tests) else "suspicious"
+
+    def _find_canary(self, feature: Feature) -> None:
+        """Record the first canary that works with the golden patch, or an empty one."""
+        if self.get(feature).canary is not None:
+            return
+        canary = Canary()
+        with TreeStore(self.tester.base(feature.task)) as store:
+            for candidate in new_canaries(feature, store):
+                tried = self._try_canary(feature, candidate)
+                if tried:
+                    canary = tried
+                    break
+        record = _canary_record(canary)
+        self._update(feature, lambda known: replace(known, canary=record))
+
+    def _find_stable_canary(self, feature: Feature) -> Canary:
+        """Run the canary once more: tests that do not end the same way are not required."""
+        canary = _canary_of(self._references[feature])
+        return canary.common_with(self._try_canary(feature, canary) or canary)
+
+    def _try_canary(self, feature: Feature, canary: Canary) -> Canary | None:
+        reference = self._references[feature]
+        tests = canary.tests.encode("latin-1")
+        run = self._run_golden(feature, conditions_of(reference), tests)
+        return canary.tried(run, reference)
+
+    def measure(self, feature: Feature, repeat: int = 1) -> ReferenceRecord:
+        """Run golden patch and base now, each `repeat` times, and save the result. For `validate`."""
+        self._work.get((feature, "golden"), partial(self._measure, feature, repeat))
+        return self._references[feature]
+
+    def _measure(self, feature: Feature, repeat: int) -> None:
+        self._find_reference(feature, use_cache=False)
+        reference = self._references[feature]
+        if not reference.golden.success:
+            return
+        conditions = conditions_of(reference)
+        golden_runs = [self._run_golden(feature, conditions) for _ in range(repeat - 1)]
+        base_runs = [self.tester.run(feature, None, conditions) for _ in range(repeat)]
+        repeated = _add_runs(reference, golden_runs)
+        measured = replace(
+            repeated,
+            flaky_tests=sorted({*repeated.flaky_tests, *_sometimes_failed(base_runs)}),
+            base_passes=any(run.success for run in base_runs),
+        )
+        self._update(feature, lambda _: measured)
+
+    def _update(
+        self, feature: Feature, change: Callable[[ReferenceRecord], ReferenceRecord]
+    ) -> None:
+        """Change a known reference, also in the cache."""
+        with self._lock:
+            self._references[feature] = change(self._references[feature])
+            self._save(self._references[feature])
+
+    def _find_reference(self, feature: Feature, *, use_cache: bool = True) -> None:
+        """Try the conditions until the golden patch passes, and remember the last reference."""
+        steps = self._conditions
+        if feature.task in self._needs_more:
+            # Other features of the task will need a dependency layer or a network too.
+            steps = tuple(step for step in steps if step.installed) or steps
+        for conditions in steps:
+            reference = self._load(feature, conditions) if use_cache else None
+            if reference is None:
+                reference = self._record(feature, conditions, is_last=conditions == steps[-1])
+            self._references[feature] = reference
+            if reference.golden.success:
+                self._note_surprises(feature.task, reference)
+                return
+
+    def _record(
+        self, feature: Feature, conditions: Conditions, *, is_last: bool
+    ) -> ReferenceRecord:
+        """Run the golden patch and save the reference."""
+        golden = self._apply_golden(feature)
+        if golden.error:
+            return self._make_reference(feature, conditions, not_run(golden.error))
+        first_run = self.tester.run_once(feature, golden.patch, golden.tree, conditions)
+        if first_run.success or not is_last:
+            reference = self._make_reference(feature, conditions, first_run)
+            self._save(reference)
+            return reference
+        # A golden patch that fails sometimes must not cost all pairs of its feature.
+        second_run = self._run_golden(feature, conditions)
+        reference = self._make_reference(feature, conditions, second_run)
+        if second_run.success:
+            reference = _add_runs(reference, [first_run])
+            self._save(reference)
+        # Otherwise do not cache it: the package index may be down for a moment.
+        return reference
+
+    def _apply_golden(self, feature: Feature) -> Applied:
+        """Return the golden patch as an agent's would be tested; `error` says why it cannot be."""
+        if not feature.tests.read_bytes().strip():
+            return Applied("failed", error="tests.patch is empty")
+        with TreeStore(self.tester.base(feature.task)) as store:
+            protected = self.tester.protected_files((feature,), store)
+            golden = drop_protected_files(feature.patch.read_bytes(), protected, store)
+        if not protected.hidden and not golden.error:
+            return Applied("failed", error="tests.patch does not apply")
+        return golden
+
+    def _run_golden(
+        self, feature: Feature, conditions: Conditions, tests: bytes | None = None
+    ) -> TestRun:
+        return self.tester.run(feature, self._apply_golden(feature).patch, conditions, tests)
+
+    def _make_reference(
+        self, feature: Feature, conditions: Conditions, run: TestRun
+    ) -> ReferenceRecord:
+        passed = {test for test, outcome in run.outcomes.items() if outcome == "passed"}
+        is_own_test = _own_tests(feature)
+        own = {test for test in passed if is_own_test.search(test)}
+        golden = replace(run.to_record(), tests_passed=run.tests_passed - len(own))
+        return ReferenceRecord(
+            question=key_of(feature),
+            task=feature.task.label,
+            feature_id=feature.feature_id,
+            image_digest=self.tester.image(feature.task).digest,
+            network=conditions.network,
+            installed=conditions.installed,
+            golden=golden,
+            passed_tests=sorted(passed - own),
+            time=utc_now(),
+        )
+
+    def _load(self, feature: Feature, conditions: Conditions) -> ReferenceRecord | None:
+        """Return the cached reference if it is valid with the time limit of this experiment."""
+        digest = self.tester.image(feature.task).digest
+        if not digest:
+            return None
+        reference = self.store.load(feature, digest, conditions)
+        if reference is None or reference.golden.timed_out:
+            return None
+        if reference.golden.duration_seconds > self.tester.timeout_seconds:
+            return None
+        # With a network, backends with and without dependency layers share references.
+        return replace(reference, installed=conditions.installed)
+
+    def _save(self, reference: ReferenceRecord) -> None:
+        """Write a reference to the cache, unless its image is unknown or nothing was run."""
+        if reference.image_digest and reference.golden.exit_code is not None:
+            self.store.save(reference)
+
+    def note_once(self, task: Task, topic: str, text: str) -> None:
+        """Show a note about a task, once per topic."""
+        with self._lock:
+            if (task, topic) in self._noted:
+                return
+            self._noted.add((task, topic))
+        self._note(f"{task.label}: {text}")
+
+    def _note_surprises(self, task: Task, reference: ReferenceRecord) -> None:
+        """Tell the user which conditions `auto` chose, and if tests have no names."""
+        if conditions_of(reference) != self._conditions[0]:
+            self._needs_more.add(task)
+            how = "with a network"
+            if reference.network != "public":
+                how = "in an image that keeps what its runner installs"
+            self.note_once(
+                task,
+                "conditions",
+                f"the golden patch of feature {reference.feature_id} does not pass in the bare"
+                f" image without a network; its tests run {how}",
+            )
+        if not reference.passed_tests:
+            text = "its runner does not name the tests that pass; their number decides"
+            self.note_once(task, "names", text)
+
+
+def _own_tests(feature: Feature) -> re.Pattern[str]:
+    """Return a pattern for the ids of tests that other implementations need not have.
+
+    These are tests in the code of the golden patch, and in documentation.
+    """
+    golden, hidden = feature.patch.read_bytes(), feature.tests.read_bytes()
+    paths = {line.path for line in new_lines(golden)} - {line.path for line in new_lines(hidden)}
+    functions = set(_ADDED_FUNCTION.findall(golden)) - set(_ADDED_FUNCTION.findall(hidden))
+    patterns = [r"\.rs - "]
+    patterns += [rf"(?:^|\[){re.escape(path)}(?!\w)" for path in sorted(paths)]
+    patterns += [rf"(?:::|\.){name.decode()}(?=[/\[]|$)" for name in sorted(functions)]
+    return re.compile("|".join(patterns))
+
+
+def _add_runs(reference: ReferenceRecord, runs: Sequence[TestRun]) -> ReferenceRecord:
+    """Return a reference after more runs of the golden patch: they show which tests are flaky."""
+    flaky = set(reference.flaky_tests)
+    failed_runs = reference.failed_runs
+    for run in runs:
+        if not run.success:
+            failed_runs += 1
+        for test in reference.passed_tests:
+            outcome = run.outcomes.get(test)
+            # A run that failed may have stopped early, so only failures count there.
+            if outcome == "failed" or (run.success and outcome != "passed"):
+                flaky.add(test)
+    return replace(
+        reference,
+        flaky_tests=sorted(flaky),
+        runs=reference.runs + len(runs),
+        failed_runs=failed_runs,
+    )
+
+
+def _sometimes_failed(runs: Sequence[TestRun]) -> set[str]:
+    """Return the tests that failed in some of these runs, but not in all."""
+    failures: Counter[str] = Counter()
+    for run in runs:
+        failures.update(test for test, outcome in run.outcomes.items() if outcome == "failed")
+    return {test for test, number in failures.items() if number < len(runs)}
+
+
+def _canary_of(reference: ReferenceRecord) -> Canary:
+    record = reference.canary
+    if record is None:
+        return Canary()
+    return Canary(
+        tests=record.tests,
+        changed=tuple(record.changed),
+        failed=tuple(record.failed),
+        passed=tuple(record.passed),
+        passed_count=record.passed_count,
+        failed_count=record.failed_count,
+    )
+
+
+def _canary_record(canary: Canary) -> CanaryRecord:
+    return CanaryRecord(
+        tests=canary.tests,
+        changed=list(canary.changed),
+        failed=list(canary.failed),
+        passed=list(canary.passed),
+        passed_count=canary.passed_count,
+        failed_count=canary.failed_count,
+    )
