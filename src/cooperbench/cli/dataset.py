@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.cli import arguments
-from cooperbench.dataset.discovery import resolve_dataset_dir, scan_tasks, select_pairs
+from cooperbench.dataset.discovery import PairFilter, resolve_dataset_dir, scan_tasks, select_pairs
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
@@ -46,7 +46,7 @@ def tasks(args: argparse.Namespace) -> int:
             (task, task.feature_ids, [pair.feature_ids for pair in task.pairs]) for task in tasks
         ]
     else:
-        pairs, notes = select_pairs(dataset_dir, args)
+        pairs, notes = select_pairs(dataset_dir, PairFilter.from_args(args))
         groups: dict[Task, list[tuple[int, ...]]] = {}
         for pair in pairs:
             groups.setdefault(pair.task, []).append(pair.feature_ids)
@@ -142,7 +142,7 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def validate(args: argparse.Namespace) -> int:
-    pairs, skipped = select_pairs(resolve_dataset_dir(args.dataset_dir), args)
+    pairs, skipped = select_pairs(resolve_dataset_dir(args.dataset_dir), PairFilter.from_args(args))
     tasks = list(dict.fromkeys(pair.task for pair in pairs))
     if args.import_file:
         try:

@@ -1,4 +1,4 @@
-"""`cooperbench images`: the task images of the docker backend, and the snapshots of the modal backend."""
+"""`cooperbench images`: task images of the docker backend, and snapshots of the modal backend."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,71 +20,109 @@ from cooperbench.backends.docker.images import (
     derived_name,
 )
 from cooperbench.cli import arguments
-from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir, select_pairs
+from cooperbench.dataset.discovery import (
+    PairFilter,
+    load_tasks,
+    resolve_dataset_dir,
+    select_pairs,
+)
 from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import CooperBenchError, InfraError, UserError
 from cooperbench.models import Task
 from cooperbench.retry import run_in_daemon_threads
-from cooperbench.text import plural, printable
+from cooperbench.text import plural, printable, shorten
 
 ACTIONS = {
-    "list": "which images there are, and what they are called",
-    "pull": "get them from their registry, and make the ones for agents",
-    "build": "build them from their Dockerfiles, and make the ones for agents",
-    "push": "tag them for a registry of yours and send them there, for backends that pull",
-    "clean": "remove the images made from them (for agents, for test runs); --built: also those that were built here",
+    "list": "show which images exist and their names",
+    "pull": "pull them from their registry and make the images for agents",
+    "build": "build them from their Dockerfiles and make the images for agents",
+    "push": "tag them for your registry and push them there, for backends that pull",
+    "clean": "remove the images that were made from them for agents and test runs;"
+    " with --built also the images that were built here",
 }
 _REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
+_MAX_PROBLEM_CHARACTERS = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "; ".join(f"{name}: {meaning}" for name, meaning in ACTIONS.items())
-    parser.add_argument("action", choices=tuple(ACTIONS), help=text)
+    """Add the arguments of `cooperbench images`."""
+    actions = "; ".join(f"{name}: {text}" for name, text in ACTIONS.items())
+    parser.add_argument("action", choices=tuple(ACTIONS), help=actions)
     arguments.add_selection_arguments(parser)
-    template = "what task images are called: text with {repo}, {short} and {task_id}, or seeds, or published"
-    parser.add_argument("--image-template", metavar="NAME", help=template)
-    backends = "modal: list and clean the snapshots that it keeps (default: %(default)s)"
-    parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backends)
-    arguments.add_json_argument(parser)
-    parser.add_argument(
-        "--built", action="store_true", help="clean: also the images that were built here"
+    template = (
+        "names of task images: text with {repo}, {short} and {task_id},"
+        " or one of the templates seeds and published"
     )
-    where = "push: where to (default: the repository cooperbench of your Google Cloud project)"
-    parser.add_argument("--registry", metavar="HOST/PATH", help=where)
-    jobs = "images at once (default: %(default)s)"
+    parser.add_argument("--image-template", metavar="NAME", help=template)
+    backend = "modal: list and clean its snapshots (default: %(default)s)"
+    parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backend)
+    arguments.add_json_argument(parser)
+    built = "clean: also remove the images that were built here"
+    parser.add_argument("--built", action="store_true", help=built)
+    registry = "push: target (default: the repository cooperbench of your Google Cloud project)"
+    parser.add_argument("--registry", metavar="HOST/PATH", help=registry)
+    jobs = "number of images at once (default: %(default)s)"
     parser.add_argument(
         "-j", "--jobs", type=arguments.whole_above_zero, default=2, metavar="N", help=jobs
     )
 
 
 class Outcome(NamedTuple):
+    """The result of an action: for machines, and as lines for people."""
+
     content: dict[str, Any]
     lines: list[str]
 
 
+@dataclass
+class _ImageResult:
+    """One task's image after a pull, build or push."""
+
+    task: str
+    image: str = ""
+    digest: str = ""
+    error: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """Return this image as it is printed with --json."""
+        if self.error is not None:
+            return {"task": self.task, "error": self.error}
+        return {"task": self.task, "image": self.image, "digest": self.digest}
+
+
+class _NamedImage(NamedTuple):
+    name: str
+    digest: str
+
+
 def execute(args: argparse.Namespace) -> int:
-    chosen = (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
-    every = args.action == "clean" and all(value is None for value in chosen)
-    tasks = [] if every else select_tasks(args)
-    labels = None if every else {task.label for task in tasks}
-    done = (
-        _of_modal(args.action, labels)
-        if args.backend == "modal"
-        else _of_docker(args, tasks, labels)
-    )
-    arguments.print_result(args, done.content, done.lines)
-    return 1 if any("error" in row for row in done.content.get("images", ())) else 0
+    """Run the action; return 1 if it failed for an image."""
+    selection = (args.subset, args.repo, args.task_id, args.features, args.dataset_dir)
+    all_images = args.action == "clean" and all(value is None for value in selection)
+    tasks: list[Task] = []
+    labels = None
+    if not all_images:
+        tasks = select_tasks(args)
+        labels = {task.label for task in tasks}
+    if args.backend == "modal":
+        outcome = _run_for_modal(args.action, labels)
+    else:
+        outcome = _run_for_docker(args, tasks, labels)
+    arguments.print_result(args, outcome.content, outcome.lines)
+    return 1 if any("error" in row for row in outcome.content.get("images", ())) else 0
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:
+    """Return the tasks that the arguments select, even those with a single feature."""
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
     if args.subset is None and args.features is None:
         return list(load_tasks(dataset_dir, args.repo, args.task_id))
-    return list(dict.fromkeys(pair.task for pair in select_pairs(dataset_dir, args).pairs))
+    pairs = select_pairs(dataset_dir, PairFilter.from_args(args)).pairs
+    return list(dict.fromkeys(pair.task for pair in pairs))
 
 
-def _of_modal(action: str, labels: set[str] | None) -> Outcome:
-    """Modal itself pulls, builds and keeps images; what we keep there are snapshots with what runners install."""
+def _run_for_modal(action: str, labels: set[str] | None) -> Outcome:
+    """List or remove snapshots. Modal itself pulls, builds and keeps images."""
     from cooperbench.backends.modal import ModalBackend
     from cooperbench.backends.modal.images import snapshot_files
 
@@ -97,125 +136,172 @@ def _of_modal(action: str, labels: set[str] | None) -> Outcome:
         return _removed(backend.remove_snapshots(labels), "snapshot")
 
 
-def _removed(names: list[str], what: str) -> Outcome:
+def _removed(names: list[str], noun: str) -> Outcome:
     lines = [f"removed {name}" for name in names]
-    return Outcome({"removed": names}, [*lines, f"removed {plural(len(names), what)}"])
+    return Outcome({"removed": names}, [*lines, f"removed {plural(len(names), noun)}"])
 
 
-def _of_docker(args: argparse.Namespace, tasks: Sequence[Task], labels: set[str] | None) -> Outcome:
+def _run_for_docker(
+    args: argparse.Namespace, tasks: Sequence[Task], labels: set[str] | None
+) -> Outcome:
     with closing(DockerBackend(image_template=args.image_template)) as backend:
         match args.action:
             case "clean":
-                done = _removed(backend.images.remove_made(labels, built=args.built), "image")
+                outcome = _removed(backend.images.remove_made(labels, built=args.built), "image")
             case "list":
-                done = _list(backend.images, tasks)
+                outcome = _list_images(backend.images, tasks)
             case "push":
-                template = registry_template(args.registry)
-                done = _for_each(backend, tasks, partial(_push, backend, template), args.jobs)
-                done.content["image_template"] = template
-                done.lines.append(f"use them: --image-template '{template}'")
-            case action:
-                get = backend.images.pull_task if action == "pull" else backend.images.build
-                done = _for_each(backend, tasks, partial(_get, backend, get), args.jobs)
-        return done._replace(content={"engine": backend.engine.where, **done.content})
+                outcome = _push_images(backend, tasks, args)
+            case "pull":
+                outcome = _for_each(
+                    backend, tasks, partial(_prepare, backend, backend.images.pull_task), args.jobs
+                )
+            case _:
+                outcome = _for_each(
+                    backend, tasks, partial(_prepare, backend, backend.images.build), args.jobs
+                )
+        return outcome._replace(content={"engine": backend.engine.where, **outcome.content})
 
 
-def _list(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
-    rows: list[dict[str, Any]] = []
-    lines = []
-    for task in tasks:
-        found = images.present(task)
-        agents = derived_name(PREPARED, task, found) if found else None
-        row = {
-            "task": task.label,
-            "image": found.name if found else images.names_of(task)[0],
-            "present": found is not None,
-            "digest": found.digest if found else None,
-            "agent_image": agents,
-            "agent_image_present": bool(agents and images.find(agents)),
-            "images_without_later_commits": (judged := images.made(JUDGED, {task.label})),
-            "images_with_installs": (layers := images.made(DEPENDENCY_LAYER, {task.label})),
-        }
-        rows.append(row)
-        agents_too = "" if row["agent_image_present"] or not found else "  (none for agents yet)"
-        lines.append(f"{task.label}  {row['image']}  {row['digest'] or 'missing'}{agents_too}")
-        lines += [f"  without later commits, for test runs: {layer}" for layer in judged]
-        lines += [f"  with what its runner installs: {layer}" for layer in layers]
-    there = sum(row["present"] for row in rows)
-    missing = (
-        "; get them: cooperbench images pull, or cooperbench images build"
-        if there < len(rows)
-        else ""
-    )
-    return Outcome(
-        {"images": rows}, [*lines, f"{there} of {plural(len(rows), 'image')} there{missing}"]
+@dataclass
+class _TaskImages:
+    """The images of one task, for `images list`."""
+
+    task: str
+    image: str
+    present: bool
+    digest: str | None
+    agent_image: str | None
+    agent_image_present: bool
+    images_without_later_commits: list[str] = field(default_factory=list)
+    images_with_installs: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """Return the images as lines for people."""
+        headline = f"{self.task}  {self.image}  {self.digest or 'missing'}"
+        if self.present and not self.agent_image_present:
+            headline += "  (none for agents yet)"
+        for_tests = [
+            f"  without later commits, for test runs: {image}"
+            for image in self.images_without_later_commits
+        ]
+        with_installs = [
+            f"  with what its runner installs: {image}" for image in self.images_with_installs
+        ]
+        return [headline, *for_tests, *with_installs]
+
+
+def _list_images(images: ImageStore, tasks: Sequence[Task]) -> Outcome:
+    rows = [_task_images(images, task) for task in tasks]
+    lines: list[str] = []
+    for row in rows:
+        lines += row.lines()
+    present = sum(1 for row in rows if row.present)
+    summary = f"{present:,} of {plural(len(rows), 'image')} present"
+    if present < len(rows):
+        summary += "; get them: cooperbench images pull, or cooperbench images build"
+    return Outcome({"images": [vars(row) for row in rows]}, [*lines, summary])
+
+
+def _task_images(images: ImageStore, task: Task) -> _TaskImages:
+    image = images.present(task)
+    agent_image = derived_name(PREPARED, task, image) if image else None
+    return _TaskImages(
+        task=task.label,
+        image=image.name if image else images.names_of(task)[0],
+        present=image is not None,
+        digest=image.digest if image else None,
+        agent_image=agent_image,
+        agent_image_present=agent_image is not None and images.find(agent_image) is not None,
+        images_without_later_commits=images.made(JUDGED, {task.label}),
+        images_with_installs=images.made(DEPENDENCY_LAYER, {task.label}),
     )
 
 
 def _for_each(
     backend: DockerBackend,
     tasks: Sequence[Task],
-    work: Callable[[Task, Say], tuple[str, str]],
+    process: Callable[[Task, Say], _NamedImage],
     jobs: int,
 ) -> Outcome:
-    """Each by itself: one that fails does not keep the others from being made. `work` gives name and digest."""
-    backend.check()  # one clear line, before the work starts
+    """Process the image of each task, several at once. A failure does not stop the others."""
+    backend.check()  # one clear line before the work starts
 
-    def one(task: Task) -> dict[str, str]:
+    def process_task(task: Task) -> _ImageResult:
         def say(line: str) -> None:
             arguments.print_note(f"{task.label}: {line}")
 
         try:
-            name, digest = work(task, say)
+            name, digest = process(task, say)
         except CooperBenchError as error:
             say(f"failed: {error}")
-            return {"task": task.label, "error": str(error)}
+            return _ImageResult(task.label, error=str(error))
         say(f"ready: {name} {digest}")
-        return {"task": task.label, "image": name, "digest": digest}
+        return _ImageResult(task.label, name, digest)
 
-    futures, _ = run_in_daemon_threads(one, tasks, jobs, "image")
+    futures, _ = run_in_daemon_threads(process_task, tasks, jobs, "image")
     try:
-        rows = [future.result() for future in futures.values()]
+        results = [future.result() for future in futures.values()]
     finally:
         for future in futures.values():
             future.cancel()
-    ready = sum("error" not in row for row in rows)
-    return Outcome({"images": rows}, [f"{ready} of {plural(len(rows), 'image')} ready"])
+    ready = sum(1 for result in results if result.error is None)
+    content = {"images": [result.to_json() for result in results]}
+    return Outcome(content, [f"{ready:,} of {plural(len(results), 'image')} ready"])
 
 
-def _get(
+def _prepare(
     backend: DockerBackend, get: Callable[[Task, Say], object], task: Task, say: Say
-) -> tuple[str, str]:
+) -> _NamedImage:
+    """Pull or build the image of a task, and make those for agents and test runs from it."""
     get(task, say)
     image = backend.prepare(task, say)
-    return image.ref, image.digest
+    return _NamedImage(image.ref, image.digest)
+
+
+def _push_images(
+    backend: DockerBackend, tasks: Sequence[Task], args: argparse.Namespace
+) -> Outcome:
+    template = registry_template(args.registry)
+    outcome = _for_each(backend, tasks, partial(_push, backend, template), args.jobs)
+    outcome.content["image_template"] = template
+    if any("error" not in row for row in outcome.content["images"]):
+        outcome.lines.append(f"use them: --image-template '{template}'")
+    return outcome
 
 
 def registry_template(registry: str | None) -> str:
-    """What images are called there. Without a registry it is Artifact Registry's, in the project that is set up."""
-    if registry is None:
-        from cooperbench.backends.gcp.settings import read_settings
+    """Return the image template for a registry.
 
-        try:
-            settings = read_settings()
-        except UserError:
-            raise UserError("where to? --registry HOST/PATH, or cooperbench config gcp") from None
-        registry = (
-            f"{settings.region}-docker.pkg.dev/{settings.project.replace(':', '/')}/cooperbench"
-        )
+    The default is the repository `cooperbench` in the Artifact Registry of the user's project.
+    """
+    if registry is None:
+        registry = _artifact_registry()
     registry = registry.rstrip("/")
     if not _REGISTRY.fullmatch(registry):
-        raise UserError(
-            f"--registry {registry!r} is not HOST/PATH, e.g. us-central1-docker.pkg.dev/my-project/cooperbench"
-        )
+        example = "us-central1-docker.pkg.dev/my-project/cooperbench"
+        raise UserError(f"--registry {registry!r} is not HOST/PATH, e.g. {example}")
     return f"{registry}/{{repo}}:task{{task_id}}"
 
 
-def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[str, str]:
+def _artifact_registry() -> str:
+    from cooperbench.backends.gcp.settings import read_settings
+
+    try:
+        settings = read_settings()
+    except UserError:
+        raise UserError(
+            "no registry to push to: use --registry HOST/PATH, or cooperbench config gcp"
+        ) from None
+    project = settings.project.replace(":", "/")
+    return f"{settings.region}-docker.pkg.dev/{project}/cooperbench"
+
+
+def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> _NamedImage:
     from cooperbench.backends.gcp.machine_engine import sign_in
 
-    found = backend.images.present(task)
-    if found is None:
+    image = backend.images.present(task)
+    if image is None:
         missing = backend.images.names_of(task)[0]
         raise UserError(f"there is no image {missing} here: cooperbench images build")
     name = image_name(task, template)
@@ -223,18 +309,24 @@ def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> tuple[
     say(f"pushing {name}")
     api = backend.engine.api
     with backend.engine.faults(f"pushing {name}"):
-        api.tag(found.image_id, repository, tag)
+        api.tag(image.image_id, repository, tag)
         sign_in(api, [name])
         events = list(api.push(repository, tag=tag, stream=True, decode=True))
-    for problem in (str(event["error"]) for event in events if event.get("error")):
-        host = name.partition("/")[0]
-        login = "gcloud auth configure-docker" if host.endswith("pkg.dev") else "docker login"
-        said = printable(re.sub(r"\s+", " ", problem))[:300]
-        raise InfraError(
-            f"pushing {name}: {said}; is the repository there, and are you signed in ({login} {host})?"
-        )
-    return name, next(
-        (str(one["aux"]["Digest"]) for one in events if "Digest" in one.get("aux", {})), ""
+    digest = ""
+    for event in events:
+        if event.get("error"):
+            raise InfraError(_push_failure(name, str(event["error"])))
+        digest = digest or str(event.get("aux", {}).get("Digest", ""))
+    return _NamedImage(name, digest)
+
+
+def _push_failure(name: str, problem: str) -> str:
+    host = name.partition("/")[0]
+    login = "gcloud auth configure-docker" if host.endswith("pkg.dev") else "docker login"
+    reason = shorten(printable(re.sub(r"\s+", " ", problem)), _MAX_PROBLEM_CHARACTERS)
+    return (
+        f"pushing {name}: {reason}; check that the repository exists"
+        f" and that you are signed in ({login} {host})"
     )
 
 

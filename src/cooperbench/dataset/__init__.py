@@ -1,1 +1,1 @@
-"""What is to be solved: tasks, features and pairs on disk."""
+"""Tasks, features and pairs on disk."""

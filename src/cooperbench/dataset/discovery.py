@@ -1,19 +1,21 @@
-"""From a dataset's folder to the pairs that are to be run.
+"""Finds the tasks of a dataset and the pairs that are to be run.
 
-A task is `<repo>/task<id>/` with at least one whole `feature<N>/`. Whatever else lies in a dataset is passed over; what
-looks like a feature or task but is not whole is told in the notes. No task file is opened.
+A task is a folder `<repo>/task<id>/` with at least one complete `feature<N>/`. Other files are
+ignored. Incomplete features and tasks are reported in notes. No task file is opened.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from cooperbench.dataset.subsets import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
@@ -23,60 +25,141 @@ from cooperbench.text import names_for_error, printable
 ENVIRONMENT_VARIABLE = "COOPERBENCH_DATASET_DIR"
 DEFAULT_DATASET_DIR = "dataset"
 DEMO = "demo"
-"""The dataset in the package, wherever a dataset's folder is asked for; `./demo` is a folder of that name."""
+"""Name of the dataset in the package; `./demo` is a folder of that name."""
 EVERYTHING = "full"
-"""The subset that every dataset has, whether or not there is a file for it."""
+"""The subset that every dataset has, with or without a file for it."""
 
 _FEATURE_FILES = ("feature.md", "feature.patch", "tests.patch")
+_PAIR_SIZE = 2
 
-
+Group = tuple[int, ...]
+"""Feature ids that are worked on together, in numeric order."""
 Scan = tuple[tuple[Task, ...], tuple[str, ...]]
-"""The tasks that were asked for, by repository and number, and a line for all that was passed over in them."""
+"""Tasks in the order of repository and id, and a note for each thing that was skipped in them."""
 
 
 class Selection(NamedTuple):
-    """The pairs that were asked for, by repository, task and features, and the notes of their tasks."""
+    """The selected pairs, in the order of repository, task and features."""
 
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
+    """What was skipped in their tasks."""
+
+
+class PairFilters(Protocol):
+    """The options that select pairs; None means no restriction."""
+
+    @property
+    def subset(self) -> str | None:
+        """Name of a subset."""
+
+    @property
+    def repo(self) -> str | None:
+        """Name of a repository."""
+
+    @property
+    def task_id(self) -> int | None:
+        """Id of a task."""
+
+    @property
+    def features(self) -> Sequence[int] | None:
+        """Feature ids."""
+
+    @property
+    def group_sizes(self) -> Sequence[int] | None:
+        """Sizes of groups."""
+
+    @property
+    def groups_per_task(self) -> int | None:
+        """Maximum number of groups of each size per task."""
+
+    @property
+    def seed(self) -> int:
+        """Random seed for sampling groups."""
+
+
+@dataclass(frozen=True)
+class PairFilter:
+    """A `PairFilters` from the command line."""
+
+    subset: str | None = None
+    repo: str | None = None
+    task_id: int | None = None
+    features: Sequence[int] | None = None
+    group_sizes: Sequence[int] | None = None
+    groups_per_task: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> PairFilter:
+        """Return the filter of parsed arguments that have all selection options."""
+        return cls(
+            subset=args.subset,
+            repo=args.repo,
+            task_id=args.task_id,
+            features=args.features,
+            group_sizes=args.group_sizes,
+            groups_per_task=args.groups_per_task,
+            seed=args.seed,
+        )
 
 
 def demo_dir() -> Path:
+    """Return the folder of the dataset in the package."""
     return Path(__file__).with_name(DEMO)
 
 
 def is_demo_task(task: Task) -> bool:
-    """The demo's tasks are in no registry: an image with their name there is not ours."""
+    """Whether a task belongs to the demo, whose images are in no registry."""
     return task.path.resolve().is_relative_to(demo_dir().resolve())
 
 
 def resolve_dataset_dir(dataset_dir: str | Path | None) -> Path:
-    """The folder meant: `demo` is the packaged dataset, None is $COOPERBENCH_DATASET_DIR or `dataset`."""
-    wanted = str(dataset_dir or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DATASET_DIR)
-    if wanted == DEMO:
+    """Return the folder of a dataset.
+
+    `demo` is the dataset in the package. The default is $COOPERBENCH_DATASET_DIR, then `dataset`.
+    """
+    name = str(dataset_dir or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DATASET_DIR)
+    if name == DEMO:
         return demo_dir()
-    folder = Path(wanted).expanduser()
+    folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
-    problem = "is not a folder" if folder.exists() else "does not exist"
+    path = printable(name if folder.is_absolute() else f"./{name.removeprefix('./')}")
+    problem = f"{path} is not a folder" if folder.exists() else f"no dataset at {path}"
     raise UserError(
-        f"dataset {printable(wanted)} {problem}; download it with `cooperbench prepare`,"
-        " name another with --dataset-dir, or try `--dataset-dir demo`"
+        f"{problem}; download it with `cooperbench prepare`,"
+        " use another --dataset-dir, or try `--dataset-dir demo`"
     )
 
 
 def load_tasks(
     dataset_dir: Path, repo: str | None = None, task_id: int | None = None
 ) -> tuple[Task, ...]:
+    """Return the complete tasks of a dataset, perhaps only of one repository or with one id."""
     return scan_tasks(dataset_dir, repo, task_id)[0]
 
 
 def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None = None) -> Scan:
-    """The tasks of a dataset, of one repository, or of one id."""
-    return _narrowed(_scan(dataset_dir), repo, task_id)
+    """Return the same tasks as `load_tasks`, with notes on what was skipped in them."""
+    return _filter_tasks(_scan(dataset_dir), repo, task_id)
 
 
-def discover(
+def select_pairs(dataset_dir: Path, filters: PairFilters) -> Selection:
+    """Return the pairs that match the options of a run or a command."""
+    return discover(
+        dataset_dir,
+        subset=filters.subset,
+        repo=filters.repo,
+        task_id=filters.task_id,
+        features=filters.features,
+        group_sizes=filters.group_sizes,
+        groups_per_task=filters.groups_per_task,
+        seed=filters.seed,
+    )
+
+
+def discover(  # noqa: PLR0913  # the documented signature
     dataset_dir: Path,
     *,
     subset: str | None = None,
@@ -87,196 +170,266 @@ def discover(
     groups_per_task: int | None = None,
     seed: int = 0,
 ) -> Selection:
-    """The pairs that match every filter; UserError where there is none, or where a filter names nothing.
+    """Return the pairs that match every filter.
 
-    `group_sizes`: groups of so many features each instead of pairs, of all features of a task or of `features`. There
-    are at most `groups_per_task` of a size, by default as many as the task has pairs: more are drawn with the seed.
+    Args:
+        dataset_dir: The folder of the dataset.
+        subset: The name of a subset of the dataset.
+        repo: A repository; `_task` at its end may be left out.
+        task_id: The id of a task, in any repository.
+        features: Feature ids; without `group_sizes` exactly this group.
+        group_sizes: Sizes of groups to use instead of pairs, from all features or `features`.
+        groups_per_task: Maximum number of groups of each size per task. The default is the number
+            of pairs of the task. If there are more groups, they are sampled with the seed.
+        seed: Random seed for sampling groups.
+
+    Raises:
+        UserError: No pair matches, or a filter names something that does not exist.
     """
-    group = _feature_group(features)
-    sizes = _group_sizes(group_sizes) or ((len(group),) if group else ())
-
-    def groups_of(task: Task) -> list[tuple[int, ...]]:
-        chosen = group or task.feature_ids
-        if not set(chosen) <= set(task.feature_ids):
-            return []
-        return [
-            one
-            for size in sizes or (2,)
-            for one in _groups(task, chosen, size, groups_per_task, seed)
-        ]
-
-    every_task = _scan(dataset_dir)
-    tasks, notes = _narrowed(every_task, repo, task_id)
+    group = _check_features(features)
+    sizes = _check_group_sizes(group_sizes)
+    grouping = _Grouping(group, sizes, groups_per_task, seed)
+    scanned = _scan(dataset_dir)
+    tasks, notes = _filter_tasks(scanned, repo, task_id)
     if subset is None or (subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir)):
-        pairs = [Pair(task, one) for task in tasks for one in groups_of(task)]
-        where = str(dataset_dir)
-        there_is = [f"{task.label}: {_ids(task.feature_ids)}" for task in tasks]
+        candidates = _all_pairs(dataset_dir, tasks, grouping)
     else:
-        named = load_subset(dataset_dir, subset)
-        if groups_per_task is not None and any(entry.groups is not None for entry in named):
-            raise UserError(f"subset {subset!r} names its groups itself: leave out --groups")
-        every = _subset_pairs(
-            subset, named, [task for task in every_task if task.feature_ids], groups_of
-        )
-        pairs = [
-            pair
-            for pair in every
-            if pair.task in tasks
-            and (not sizes or len(pair.feature_ids) in sizes)
-            and (group is None or set(pair.feature_ids) <= set(group))
-        ]
-        where = f"subset {subset!r}"
-        there_is = [pair.label for pair in every]
+        complete = [task for task in scanned if task.feature_ids]
+        candidates = _subset_candidates(dataset_dir, subset, complete, grouping)
+    pairs = [pair for pair in candidates.pairs if pair.task in tasks and grouping.matches(pair)]
     if not pairs:
-        what = f" with features {_ids(group)}" if group else ""
-        what += f" of {_ids(sizes or (2,))} features" if group_sizes or not group else ""
         raise UserError(
-            f"no pair{what} of the tasks asked for in {where}; there is: {names_for_error(there_is)}"
+            f"no pair{grouping.description} of the selected tasks in {candidates.source};"
+            f" there is: {names_for_error(candidates.available)}"
         )
     return Selection(tuple(pairs), notes)
 
 
-def select_pairs(dataset_dir: Path, chosen: Any) -> Selection:
-    """`discover` with filters that are attributes: options of a run, or arguments of the command line."""
-    names = ("subset", "repo", "task_id", "features", "group_sizes", "groups_per_task", "seed")
-    return discover(dataset_dir, **{name: getattr(chosen, name) for name in names})
+class _Candidates(NamedTuple):
+    """Pairs to choose from."""
+
+    pairs: list[Pair]
+    source: str
+    """The dataset or the subset, for error messages."""
+    available: list[str]
+    """What it contains, for error messages."""
 
 
-def _feature_group(features: Sequence[int] | None) -> tuple[int, ...] | None:
+def _all_pairs(dataset_dir: Path, tasks: Sequence[Task], grouping: _Grouping) -> _Candidates:
+    pairs: list[Pair] = []
+    for task in tasks:
+        pairs += [Pair(task, feature_ids) for feature_ids in grouping.groups_of(task)]
+    available = [f"{task.label}: {_ids(task.feature_ids)}" for task in tasks]
+    return _Candidates(pairs, str(dataset_dir), available)
+
+
+def _subset_candidates(
+    dataset_dir: Path, name: str, tasks: Sequence[Task], grouping: _Grouping
+) -> _Candidates:
+    entries = load_subset(dataset_dir, name)
+    has_groups = any(entry.groups is not None for entry in entries)
+    if grouping.max_groups is not None and has_groups:
+        raise UserError(f"subset {name!r} defines its own groups: leave out --groups")
+    pairs = _subset_pairs(name, entries, tasks, grouping)
+    return _Candidates(pairs, f"subset {name!r}", [pair.label for pair in pairs])
+
+
+def _check_features(features: Sequence[int] | None) -> Group | None:
     if features is None:
         return None
-    if len(set(features)) != len(features) or not 2 <= len(features) <= MAX_AGENTS:
-        shown = _ids(features) or "(none)"
+    is_unique = len(set(features)) == len(features)
+    if not is_unique or not _PAIR_SIZE <= len(features) <= MAX_AGENTS:
+        ids = _ids(features) or "(none)"
         raise UserError(
-            f"features {shown}: name two or more, up to {MAX_AGENTS}, each once, e.g. 1,2"
+            f"features {ids}: name two or more, up to {MAX_AGENTS}, each once, e.g. 1,2"
         )
     return tuple(sorted(features))
 
 
-def _group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
-    wrong = [size for size in sizes or () if not 2 <= size <= MAX_AGENTS]
-    if wrong or (sizes is not None and not sizes):
+def _check_group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
+    if sizes is None:
+        return ()
+    invalid = [size for size in sizes if not _PAIR_SIZE <= size <= MAX_AGENTS]
+    if invalid or not sizes:
         raise UserError(
-            f"groups of {_ids(wrong) or 'no'} agents: from 2 to {MAX_AGENTS} work together"
+            f"groups of {_ids(invalid) or 'no'} agents: a group has {_PAIR_SIZE} to {MAX_AGENTS}"
         )
-    return tuple(sorted(set(sizes or ())))
+    return tuple(sorted(set(sizes)))
 
 
-def _groups(
-    task: Task, feature_ids: Sequence[int], size: int, most: int | None, seed: int
-) -> list[tuple[int, ...]]:
-    """All groups of a size, or `most` drawn with the seed.
+@dataclass(frozen=True)
+class _Grouping:
+    """How the features of a task are put into groups."""
 
-    A draw is an order of the features, of which a group takes the first: draws of one seed are nested over sizes.
-    """
-    most = most or comb(len(feature_ids), 2)
-    if comb(len(feature_ids), size) <= most:
-        return list(combinations(feature_ids, size))
-    source = random.Random(f"{seed} {task.label}")  # noqa: S311  # no secret: it has to be the same each time
-    drawn: set[tuple[int, ...]] = set()
-    while len(drawn) < most:
-        drawn.add(tuple(sorted(source.sample(feature_ids, len(feature_ids))[:size])))
-    return sorted(drawn)
+    features: Group | None
+    """Features to choose from; None: all of a task."""
+    sizes: tuple[int, ...]
+    """Sizes that were asked for; empty: one group of `features`, or pairs."""
+    max_groups: int | None
+    seed: int
+
+    @property
+    def description(self) -> str:
+        """The features and sizes, for error messages."""
+        text = f" with features {_ids(self.features)}" if self.features else ""
+        if self.sizes or not self.features:
+            text += f" of {_ids(self.sizes or (_PAIR_SIZE,))} features"
+        return text
+
+    def matches(self, pair: Pair) -> bool:
+        """Whether a pair of a subset has the right size and features."""
+        if self.sizes and len(pair.feature_ids) not in self.sizes:
+            return False
+        if self.features is None:
+            return True
+        if not self.sizes and len(pair.feature_ids) != len(self.features):
+            return False
+        return set(pair.feature_ids) <= set(self.features)
+
+    def groups_of(self, task: Task) -> list[Group]:
+        """Return the groups of a task; none if it lacks one of the features."""
+        features = self.features or task.feature_ids
+        if not set(features) <= set(task.feature_ids):
+            return []
+        default = len(self.features) if self.features else _PAIR_SIZE
+        groups: list[Group] = []
+        for size in self.sizes or (default,):
+            groups += self._groups_of_size(task, features, size)
+        return groups
+
+    def _groups_of_size(self, task: Task, features: Group, size: int) -> list[Group]:
+        """Return all groups of a size, or a sample of them.
+
+        A sampled group is the beginning of a random order of all features, so groups of different
+        sizes that are sampled with one seed are nested.
+        """
+        max_groups = self.max_groups or comb(len(features), _PAIR_SIZE)
+        if comb(len(features), size) <= max_groups:
+            return list(combinations(features, size))
+        seed = f"{self.seed} {task.label}"
+        generator = random.Random(seed)  # noqa: S311  # reproducible, not secret
+        sampled: set[Group] = set()
+        while len(sampled) < max_groups:
+            order = generator.sample(features, len(features))
+            sampled.add(tuple(sorted(order[:size])))
+        return sorted(sampled)
 
 
 def _subset_pairs(
-    name: str,
-    subset: Sequence[SubsetTask],
-    tasks: Sequence[Task],
-    groups_of: Callable[[Task], Sequence[tuple[int, ...]]],
+    name: str, entries: Sequence[SubsetTask], tasks: Sequence[Task], grouping: _Grouping
 ) -> list[Pair]:
-    """All of the subset must be in the dataset."""
-    every = {(task.repo, task.task_id): task for task in tasks}
+    """Return the pairs of a subset. Everything in it must be in the dataset."""
+    tasks_by_name = {(task.repo, task.task_id): task for task in tasks}
     repos = {task.repo for task in tasks}
-    wanted: set[Pair] = set()
+    pairs: set[Pair] = set()
     missing: list[str] = []
-    for entry in subset:
-        task = every.get((_repo_named(entry.repo, repos) or entry.repo, entry.task_id))
+    for entry in entries:
+        repo = _find_repo(entry.repo, repos) or entry.repo
+        task = tasks_by_name.get((repo, entry.task_id))
         if task is None:
             missing.append(f"{entry.repo}/task{entry.task_id}")
             continue
-        groups = groups_of(task) if entry.groups is None else entry.groups
-        unknown = {number for group in groups for number in group} - set(task.feature_ids)
+        groups = grouping.groups_of(task) if entry.groups is None else entry.groups
+        unknown = set().union(*groups) - set(task.feature_ids)
         missing += [f"{task.label}/feature{number}" for number in sorted(unknown)]
-        wanted.update(Pair(task, group) for group in groups)
+        pairs.update(Pair(task, group) for group in groups)
     if missing:
-        raise UserError(f"subset {name!r} names what the dataset lacks: {names_for_error(missing)}")
-    return sorted(wanted, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
+        raise UserError(
+            f"subset {name!r} names what is not in the dataset: {names_for_error(missing)}"
+        )
+    return sorted(pairs, key=lambda pair: (pair.task.repo, pair.task.task_id, pair.feature_ids))
 
 
 def _ids(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))
+    return ",".join(str(number) for number in numbers)
 
 
 def _scan(dataset_dir: Path) -> dict[Task, list[str]]:
-    """What looks like a task, also where it has no whole feature, with a line for all that is passed over in it."""
-    found: dict[Task, list[str]] = {}
+    """Return every task folder, even without a complete feature, with notes on what is skipped."""
+    tasks: dict[Task, list[str]] = {}
     for repo in _entries(dataset_dir, Path.is_dir):
-        for task_id, path in _numbered(repo, "task"):
-            lacking = {}
-            for feature_id, feature in _numbered(path, "feature"):
-                there = {entry.name for entry in _entries(feature, Path.is_file)}
-                lacking[feature_id] = [name for name in _FEATURE_FILES if name not in there]
-            task = Task(
-                repo.name, task_id, path, tuple(one for one, names in lacking.items() if not names)
-            )
-            skipped = {
-                f"/feature{one}": f"no {', '.join(names)}"
-                for one, names in lacking.items()
-                if names
-            }
-            if not task.feature_ids:
-                skipped[""] = "it has no whole feature"
-            found[task] = [f"{task.label}{name} skipped: {why}" for name, why in skipped.items()]
-    if not any(task.feature_ids for task in found):
+        for task_id, path in _numbered_folders(repo, "task"):
+            task, notes = _scan_task(repo.name, task_id, path)
+            tasks[task] = notes
+    if not any(task.feature_ids for task in tasks):
         raise UserError(
             f"no tasks in {dataset_dir} (looked for <repo>_task/task<id>/feature<N>/ with"
             f" {', '.join(_FEATURE_FILES)}); download them with"
             " `cooperbench prepare`, or try `--dataset-dir demo`"
         )
-    return found
+    return tasks
 
 
-def _narrowed(found: dict[Task, list[str]], repo: str | None, task_id: int | None) -> Scan:
-    where = ""
+def _scan_task(repo: str, task_id: int, path: Path) -> tuple[Task, list[str]]:
+    complete = []
+    skipped = {}
+    for feature_id, folder in _numbered_folders(path, "feature"):
+        names = {entry.name for entry in _entries(folder, Path.is_file)}
+        missing = [name for name in _FEATURE_FILES if name not in names]
+        if missing:
+            skipped[f"/feature{feature_id}"] = f"no {', '.join(missing)}"
+        else:
+            complete.append(feature_id)
+    if not complete:
+        skipped[""] = "it has no complete feature"
+    task = Task(repo, task_id, path, tuple(complete))
+    return task, [f"{task.label}{name} skipped: {reason}" for name, reason in skipped.items()]
+
+
+def _filter_tasks(tasks: dict[Task, list[str]], repo: str | None, task_id: int | None) -> Scan:
     if repo is not None:
-        repos = dict.fromkeys(task.repo for task in found if task.feature_ids)
-        name = _repo_named(repo, repos)
-        if name is None:
-            raise UserError(
-                f"no repository {printable(repo)!r}; there is: {names_for_error(repos, repo)}"
-            )
-        found = {task: notes for task, notes in found.items() if task.repo == name}
-        where = f" in {name}"
-    whole = [task for task in found if task.feature_ids]
-    if task_id is not None:
-        labels = [str(task.task_id) if where else f"{task.repo} {task.task_id}" for task in whole]
-        whole = [task for task in whole if task.task_id == task_id]
-        if not whole:
-            raise UserError(f"no task {task_id}{where}; there is: {names_for_error(labels)}")
-    looked_at = [task for task in found if task_id in (None, task.task_id)]
-    return tuple(whole), tuple(note for task in looked_at for note in found[task])
+        tasks = _filter_by_repo(tasks, repo)
+    complete = [task for task in tasks if task.feature_ids]
+    selected = [task for task in tasks if task_id in (None, task.task_id)]
+    if task_id is not None and not set(selected) & set(complete):
+        raise _no_such_task(task_id, complete, repo)
+    notes: list[str] = []
+    for task in selected:
+        notes += tasks[task]
+    return tuple(task for task in selected if task.feature_ids), tuple(notes)
 
 
-def _repo_named(name: str, repos: Iterable[str]) -> str | None:
-    """`llama_index` means `llama_index_task`, unless there is a folder of exactly that name."""
+def _no_such_task(task_id: int, tasks: Sequence[Task], repo: str | None) -> UserError:
+    if repo is None:
+        source = ""
+        available = [f"{task.repo} {task.task_id}" for task in tasks]
+    else:
+        source = f" in {tasks[0].repo}"
+        available = [str(task.task_id) for task in tasks]
+    return UserError(f"no task {task_id}{source}; there is: {names_for_error(available)}")
+
+
+def _filter_by_repo(tasks: dict[Task, list[str]], repo: str) -> dict[Task, list[str]]:
+    repos = dict.fromkeys(task.repo for task in tasks if task.feature_ids)
+    name = _find_repo(repo, repos)
+    if name is None:
+        available = names_for_error(repos, repo)
+        raise UserError(f"no repository {printable(repo)!r}; there is: {available}")
+    return {task: notes for task, notes in tasks.items() if task.repo == name}
+
+
+def _find_repo(name: str, repos: Iterable[str]) -> str | None:
+    """Return the repository of a name: `llama_index` also means `llama_index_task`."""
     return next((repo for repo in (name, f"{name}_task") if repo in repos), None)
 
 
-def _numbered(folder: Path, word: str) -> list[tuple[int, Path]]:
-    """The subfolders `<word><number>` in numeric order; `feature01` would be the same feature at two places."""
-    named = re.compile(rf"{word}(0|[1-9][0-9]{{0,17}})")
-    found = ((named.fullmatch(path.name), path) for path in _entries(folder, Path.is_dir))
-    return sorted((int(match[1]), path) for match, path in found if match)
+def _numbered_folders(folder: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Return the subfolders `<prefix><number>` in numeric order.
+
+    Leading zeros are not accepted: `feature1` and `feature01` would be the same feature.
+    """
+    pattern = re.compile(rf"{prefix}(0|[1-9][0-9]{{0,17}})")
+    folders = [path for path in _entries(folder, Path.is_dir) if pattern.fullmatch(path.name)]
+    return sorted((int(path.name.removeprefix(prefix)), path) for path in folders)
 
 
-def _entries(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
-    """What could be part of a dataset, by name; nothing where the folder cannot be read."""
+def _entries(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
+    """Return the visible entries of a folder by name; none if it cannot be read."""
     try:
         return [
             path
             for path in sorted(folder.iterdir())
-            if not path.name.startswith(".") and path.name.isprintable() and wanted(path)
+            if not path.name.startswith(".") and path.name.isprintable() and is_wanted(path)
         ]
     except OSError:
         return []

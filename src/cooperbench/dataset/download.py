@@ -1,15 +1,17 @@
-"""The public dataset, from the Hugging Face Hub to a folder, by huggingface_hub (an extra).
+"""Downloads the public dataset from the Hugging Face Hub, with huggingface_hub (an extra).
 
-Files come to a folder beside the destination, which a second call continues; a folder that is replaced is kept.
+Files are downloaded to a folder beside the destination, which a second call continues. A folder
+that is replaced is kept under another name.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path, PurePosixPath
 
@@ -20,12 +22,16 @@ from cooperbench.temporary import remove_tree
 from cooperbench.text import names_for_error, plural, printable
 
 DEFAULT_DATASET_ID = "CodeConflict/cooperbench-dataset"
+_MIN_COMMIT_PREFIX = 7
+_NOT_ACCESSIBLE = (401, 403, 404)
 MARKER = ".cooperbench.json"
-"""In the dataset's folder: where it came from."""
+"""File in the dataset's folder with its origin."""
 
 
 @dataclass(frozen=True)
 class PreparedDataset:
+    """A dataset on this machine."""
+
     path: Path
     dataset_id: str
     revision: str
@@ -33,12 +39,12 @@ class PreparedDataset:
     tasks: int
     pairs: int
     downloaded: bool = False
-    """False: it was there already."""
+    """False if it was on this machine already."""
     kept: Path | None = None
-    """Where the folder is that was replaced."""
+    """New path of the folder that was replaced."""
 
 
-def prepare_dataset(
+def prepare_dataset(  # noqa: PLR0913  # the documented signature
     dest: Path,
     *,
     dataset_id: str = DEFAULT_DATASET_ID,
@@ -47,46 +53,71 @@ def prepare_dataset(
     progress: Callable[[str], None] = lambda _: None,
     endpoint: str | None = None,
 ) -> PreparedDataset:
-    """Unless it is there. `revision`: a branch, tag or commit; `endpoint`: of the Hub, else $HF_ENDPOINT."""
+    """Download a dataset, unless it is on this machine already.
+
+    Args:
+        dest: The folder of the dataset.
+        dataset_id: The name of the dataset on the Hub, `owner/name`.
+        revision: A branch, tag or commit; by default the newest commit.
+        force: Download even if the dataset is there, and replace the folder.
+        progress: Called with a line for people.
+        endpoint: The URL of the Hub; by default $HF_ENDPOINT.
+    """
     if str(dest) == DEMO:
         raise UserError("`demo` is the dataset in the package and needs no download")
-    dest = dest.expanduser().resolve()  # a link stays a link: what it points to is replaced
-    known = None if force else _known_revision(dest, dataset_id)
-    if known and (revision is None or (len(revision) >= 7 and known.startswith(revision))):
-        return _prepared(dest, dataset_id, known)
+    dest = dest.expanduser().resolve()  # a symbolic link stays: its target is replaced
+    installed = None if force else _known_revision(dest, dataset_id)
+    if installed and (revision is None or _is_commit_prefix(revision, installed)):
+        return _describe(dest, dataset_id, installed)
     with _hub_errors(dataset_id):
         from huggingface_hub import HfApi
 
         api = HfApi(endpoint=endpoint)
         commit = str(api.dataset_info(dataset_id, revision=revision, timeout=30).sha)
-        if known == commit:
-            return _prepared(dest, dataset_id, known)
+        if installed == commit:
+            return _describe(dest, dataset_id, installed)
         files = api.list_repo_files(dataset_id, repo_type="dataset", revision=commit)
-    if unsafe := [
-        name for name in files if name.startswith("/") or ".." in PurePosixPath(name).parts
-    ]:
-        raise UserError(
-            f"dataset {dataset_id} has files outside of itself: {names_for_error(unsafe)}"
-        )
+    _check_file_names(files, dataset_id)
     progress(f"downloading {dataset_id} at {commit[:12]}: {plural(len(files), 'file')}")
-    with _staging(dest, commit) as staging:
+    with _staging_folder(dest, commit) as staging:
         with _hub_errors(dataset_id):
             api.snapshot_download(
                 dataset_id, repo_type="dataset", revision=commit, local_dir=staging
             )
         remove_tree(staging / ".cache")
         for script in staging.rglob("*.sh"):
-            script.chmod(0o755)  # the Hub does not tell modes
-        prepared = _prepared(staging, dataset_id, commit)
-        about = {"dataset_id": dataset_id, "revision": commit, "downloaded_at": utc_now()}
-        write_json(staging / MARKER, about)
-        kept = None
-        if not _is_free(dest):
-            places = (dest.with_name(f"{dest.name}.replaced-{number}") for number in count(1))
-            kept = next(place for place in places if not place.exists())
-            dest.rename(kept)
+            script.chmod(0o755)  # the Hub does not store modes
+        prepared = _describe(staging, dataset_id, commit)
+        origin = {"dataset_id": dataset_id, "revision": commit, "downloaded_at": utc_now()}
+        write_json(staging / MARKER, origin)
+        kept = _move_away(dest)
         staging.rename(dest)
     return replace(prepared, path=dest, downloaded=True, kept=kept)
+
+
+def _is_commit_prefix(revision: str, commit: str) -> bool:
+    return len(revision) >= _MIN_COMMIT_PREFIX and commit.startswith(revision)
+
+
+def _check_file_names(names: Iterable[str], dataset_id: str) -> None:
+    """Raise UserError if a file would be written outside the dataset's folder."""
+    unsafe = [name for name in names if name.startswith("/") or ".." in PurePosixPath(name).parts]
+    if unsafe:
+        raise UserError(
+            f"dataset {dataset_id} has files outside its folder: {names_for_error(unsafe)}"
+        )
+
+
+def _move_away(dest: Path) -> Path | None:
+    """Rename an existing folder and return its new path; None if there is nothing to keep."""
+    if _is_free(dest):
+        return None
+    for number in count(1):
+        kept = dest.with_name(f"{dest.name}.replaced-{number}")
+        if not kept.exists():
+            dest.rename(kept)
+            return kept
+    raise AssertionError("unreachable")
 
 
 def _is_free(dest: Path) -> bool:
@@ -94,38 +125,38 @@ def _is_free(dest: Path) -> bool:
 
 
 def _known_revision(dest: Path, dataset_id: str) -> str | None:
-    """Which commit of the dataset is there; UserError where there is something else."""
+    """Return the commit of the dataset in a folder; UserError if it contains something else."""
     if _is_free(dest):
         return None
     marker = read_json(dest / MARKER) or {}
     if marker.get("dataset_id") == dataset_id:
         return str(marker.get("revision"))
-    what = "exists and was not made by `cooperbench prepare`"
+    problem = "exists and was not made by `cooperbench prepare`"
     if "dataset_id" in marker:
-        what = f"holds {printable(str(marker['dataset_id']))}, not {printable(dataset_id)}"
+        problem = f"contains {printable(str(marker['dataset_id']))}, not {printable(dataset_id)}"
     raise UserError(
-        f"{dest} {what}; replace it with --force (it is kept) or name another --dataset-dir"
+        f"{dest} {problem}; replace it with --force (it is kept), or use another --dataset-dir"
     )
 
 
-def _prepared(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
+def _describe(folder: Path, dataset_id: str, revision: str) -> PreparedDataset:
     try:
         tasks = load_tasks(folder)
     except UserError:
         raise UserError(
-            f"dataset {printable(dataset_id)} at {revision[:12]} holds no tasks;"
+            f"dataset {printable(dataset_id)} at {revision[:12]} contains no tasks;"
             " check --dataset-id and --revision"
         ) from None
-    return PreparedDataset(
-        folder, dataset_id, revision, len(tasks), sum(len(task.pairs) for task in tasks)
-    )
+    pairs = sum(len(task.pairs) for task in tasks)
+    return PreparedDataset(folder, dataset_id, revision, len(tasks), pairs)
 
 
 @contextmanager
-def _staging(dest: Path, commit: str) -> Iterator[Path]:
-    """The folder for downloads of one commit, used by one process at a time; it stays for the next call if this fails.
+def _staging_folder(dest: Path, commit: str) -> Iterator[Path]:
+    """Lock and yield the folder for downloads of one commit; after a failure it stays.
 
-    The library would take a file of another commit for the wanted one if the Hub is away.
+    Each commit has its own folder. If the Hub is not reachable, huggingface_hub would otherwise use
+    files of another commit.
     """
     partial = dest.with_name(f".{dest.name}.partial")
     staging = partial / commit
@@ -153,29 +184,33 @@ def _staging(dest: Path, commit: str) -> Iterator[Path]:
 
 @contextmanager
 def _hub_errors(dataset_id: str) -> Iterator[None]:
-    """What the library, the network or the disk can do wrong, as one line."""
-    try:
-        from huggingface_hub import errors
-    except ImportError:
-        raise UserError(
-            "downloading needs huggingface_hub: pip install 'cooperbench[hub]'"
-        ) from None
-    what = f"dataset {printable(dataset_id)}"
+    """Turn errors of the library, the network or the disk into one line."""
+    if find_spec("huggingface_hub") is None:
+        raise UserError("downloading needs huggingface_hub: pip install 'cooperbench[hub]'")
+    dataset = f"dataset {printable(dataset_id)}"
     try:
         yield
     except CooperBenchError:
         raise
-    # Which library speaks HTTP, and what it raises, has changed with each major version.
-    except Exception as error:
-        hidden = isinstance(error, errors.LocalEntryNotFoundError)
-        reason = error.__cause__ or error if hidden else error
-        status = reason.response.status_code if isinstance(reason, errors.HfHubHTTPError) else None
-        if status in (401, 403, 404) or isinstance(error, errors.HFValidationError):
-            why = f"status {status}" if status else "its name looks like owner/name"
-            raise UserError(
-                f"{what} is not there, or not for you ({why}): check --dataset-id, --revision and HF_TOKEN"
-            ) from error
-        said = printable(str(reason).partition("\n")[0]) or type(reason).__name__
-        raise InfraError(
-            f"{what} cannot be downloaded: {said}; check network and disk, then run the same command again"
-        ) from error
+    except Exception as error:  # each major version of the library raises other HTTP errors
+        raise _download_error(dataset, error) from error
+
+
+def _download_error(dataset: str, error: Exception) -> CooperBenchError:
+    from huggingface_hub import errors
+
+    reason: BaseException = error
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
+        reason = error.__cause__
+    status = reason.response.status_code if isinstance(reason, errors.HfHubHTTPError) else None
+    if status in _NOT_ACCESSIBLE or isinstance(error, errors.HFValidationError):
+        problem = f"status {status}" if status else "a name looks like owner/name"
+        return UserError(
+            f"{dataset} does not exist or is not accessible ({problem}):"
+            " check --dataset-id, --revision and HF_TOKEN"
+        )
+    message = printable(str(reason).partition("\n")[0]) or type(reason).__name__
+    return InfraError(
+        f"{dataset} cannot be downloaded: {message};"
+        " check network and disk, then rerun the same command"
+    )

@@ -1,7 +1,7 @@
-"""What a task's image is called, and which commit its repository stands on.
+"""The image name of a task, and the commit that its repository is at.
 
-Names come from a template, as the dataset's seeds and the published images differ. Nothing is built or pulled
-here, and the commit is read from the task's scripts, never from a repository.
+Image names come from a template, because the seed datasets and the published images differ.
+Nothing is built or pulled here. The commit is read from the task's scripts, not from a repository.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import string
-from itertools import product
 
 from cooperbench.errors import UserError
 from cooperbench.models import Task
@@ -23,51 +22,73 @@ _PLACEHOLDERS = ("repo", "short", "task_id")
 
 
 def image_name(task: Task, template: str | None = None) -> str:
-    """The image of a task, by the template given, else $COOPERBENCH_IMAGE_TEMPLATE, else the default one."""
+    """Return the image name of a task.
+
+    The default template is $COOPERBENCH_IMAGE_TEMPLATE, then `DEFAULT_TEMPLATE`.
+    """
     short = task.repo.removesuffix("_task").replace("_", "-")
     return image_template(template).format(repo=task.repo, short=short, task_id=task.task_id)
 
 
 def image_template(template: str | None = None) -> str:
-    """The template in force, checked: literal text with {repo}, {short} and {task_id}."""
-    chosen = template or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_TEMPLATE
-    chosen = NAMED_TEMPLATES.get(chosen, chosen)
+    """Return the template to use; UserError if it has other placeholders than those allowed."""
+    template = template or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_TEMPLATE
+    template = NAMED_TEMPLATES.get(template, template)
     try:
-        parts = list(string.Formatter().parse(chosen))
+        fields = list(string.Formatter().parse(template))
     except ValueError as error:
-        raise UserError(f"image template {printable(chosen)!r}: {error}") from None
-    for _, name, form, conversion in parts:
-        if name is not None and (name not in _PLACEHOLDERS or form or conversion):
-            known = ", ".join(f"{{{placeholder}}}" for placeholder in _PLACEHOLDERS)
+        raise UserError(f"image template {printable(template)!r}: {error}") from None
+    for _, name, format_spec, conversion in fields:
+        if name is not None and (name not in _PLACEHOLDERS or format_spec or conversion):
+            allowed = ", ".join(f"{{{placeholder}}}" for placeholder in _PLACEHOLDERS)
             raise UserError(
-                f"image template {printable(chosen)!r} has an unknown placeholder {{{printable(name)}}};"
-                f" there is: {known}, or the templates {', '.join(NAMED_TEMPLATES)}"
+                f"image template {printable(template)!r} has an unknown placeholder"
+                f" {{{printable(name)}}}; there is: {allowed},"
+                f" or the templates {', '.join(NAMED_TEMPLATES)}"
             )
-    return chosen
+    return template
 
 
-_ASSIGNED = r"[:=\s\"']+(?:\$\{\w+:?[-=])?"
-_PLACES = (
-    rf"BASE_COMMIT{_ASSIGNED}",
+_ASSIGNMENT = r"[:=\s\"']+(?:\$\{\w+:?[-=])?"
+"""An assignment in a shell script or a Dockerfile, perhaps of a variable with a default."""
+_BEFORE_COMMIT = (
+    rf"BASE_COMMIT{_ASSIGNMENT}",
     r"\bgit\b[^\n;&|]*?\b(?:checkout|reset|switch|fetch|clone)\b[^\n;&|]*?[\s\"'=]",
-    rf"(?:COMMIT|REVISION|SHA|REF)\w*{_ASSIGNED}",
+    rf"(?:COMMIT|REVISION|SHA|REF)\w*{_ASSIGNMENT}",
     r"/(?:archive|tarball|zipball|tar\.gz)/",
 )
-"""What stands before a commit in a script, the likeliest first."""
-# An abbreviation has a letter in it: a number is the depth of a clone.
-_IDS = ("[0-9a-f]{40}", "(?=[0-9]*[a-f])[0-9a-f]{7,39}")
+"""Patterns of the text before a commit id in a script, the most reliable first."""
+_COMMIT_IDS = (
+    "[0-9a-f]{40}",
+    # An abbreviated id contains a letter: a number alone is the depth of a clone.
+    "(?=[0-9]*[a-f])[0-9a-f]{7,39}",
+)
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
+_CONTINUED_LINE = re.compile(r"\\\s*\n")
 
 
 def base_commit(task: Task) -> str | None:
-    """The commit that the task's features are built on, as its setup.sh, else its Dockerfile, names it."""
+    """Return the commit that the features of a task are based on.
+
+    It is read from the task's setup.sh or, if it is not there, from its Dockerfile.
+    """
     for path in (task.setup_script, task.dockerfile):
         try:
             script = path.read_text("utf-8", "replace")
         except OSError:
             continue
-        script = re.sub(r"(?m)(?:^|(?<=\s))#.*", "", script)
-        script = re.sub(r"\\\s*\n", " ", script)
-        for place, form in product(_PLACES, _IDS):
-            if found := re.search(rf"{place}({form})(?![0-9a-z])", script, re.IGNORECASE):
-                return found[1].lower()
+        script = _COMMENT.sub("", script)
+        script = _CONTINUED_LINE.sub(" ", script)
+        commit = _find_commit(script)
+        if commit is not None:
+            return commit
+    return None
+
+
+def _find_commit(script: str) -> str | None:
+    for before in _BEFORE_COMMIT:
+        for commit_id in _COMMIT_IDS:
+            pattern = rf"{before}({commit_id})(?![0-9a-z])"
+            if match := re.search(pattern, script, re.IGNORECASE):
+                return match[1].lower()
     return None

@@ -174,17 +174,17 @@ def test_subsets(dataset: Path) -> None:
         ({"features": []}, r"^features \(none\): name two or more"),
         ({"features": [1, 2, 1]}, r"^features 1,2,1: name two or more, up to 16, each once"),
         ({"features": range(1, 18)}, r"^features 1,.*,17: name two or more, up to 16"),
-        ({"group_sizes": [1, 3]}, r"^groups of 1 agents: from 2 to 16 work together$"),
+        ({"group_sizes": [1, 3]}, r"^groups of 1 agents: a group has 2 to 16$"),
         ({"group_sizes": [4]}, r"^no pair of 4 features .*; there is: alpha_task/task0: 1,2, .*"),
         (
             {"group_sizes": [3], "features": [1, 2]},
-            r"^no pair with features 1,2 of 3 features of the tasks",
+            r"^no pair with features 1,2 of 3 features of the selected tasks",
         ),
         (
             {"group_sizes": [3], "subset": "small"},
             r"^no pair of 3 features .* in subset 'small'; there is: beta",
         ),
-        ({"groups_per_task": 1, "subset": "small"}, r"^subset 'small' names its groups itself"),
+        ({"groups_per_task": 1, "subset": "small"}, r"^subset 'small' defines its own groups"),
         ({"subset": "smal"}, r"^no subset 'smal' in .*subsets; there is: small, wide$"),
         (
             {"subset": "wide", "repo": "beta", "features": [1, 2]},
@@ -196,7 +196,7 @@ def test_subsets(dataset: Path) -> None:
         ),
         (
             {"repo": "alpha", "task_id": 20},
-            r"^no pair of 2 features of the tasks asked for in .*; there is: alpha_task/task20: 7$",
+            r"^no pair of 2 features of the selected tasks in .*; there is: alpha_task/task20: 7$",
         ),
     ],
 )
@@ -224,7 +224,7 @@ def test_a_subset_of_another_dataset_is_refused(
 ) -> None:
     write_dataset(dataset, {}, subsets={"other": {"tasks": [entry]}})
     with pytest.raises(
-        UserError, match=f"^subset 'other' names what the dataset lacks: {missing}$"
+        UserError, match=f"^subset 'other' names what is not in the dataset: {missing}$"
     ):
         discover(dataset, subset="other", repo="alpha")
 
@@ -280,7 +280,7 @@ def test_what_is_nearly_a_task_is_noted(dataset: Path) -> None:
         "beta_task/task12/feature3 skipped: no tests.patch",
         "beta_task/task12/feature4 skipped: no feature.md, feature.patch, tests.patch",
     )
-    assert found.notes == ("alpha_task/task9 skipped: it has no whole feature", *beta_notes)
+    assert found.notes == ("alpha_task/task9 skipped: it has no complete feature", *beta_notes)
     assert scan_tasks(dataset, "beta")[1] == beta_notes
     assert scan_tasks(dataset, task_id=3)[1] == ()
     assert scan_tasks(dataset, task_id=0)[1] == ()
@@ -323,7 +323,7 @@ def test_which_folder_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COOPERBENCH_DATASET_DIR", raising=False)
     with pytest.raises(
-        UserError, match=r"dataset dataset does not exist; .*`cooperbench prepare`.*demo`"
+        UserError, match=r"no dataset at \./dataset; .*`cooperbench prepare`.*demo`"
     ):
         resolve_dataset_dir(None)
     (tmp_path / "dataset").mkdir()
@@ -334,7 +334,7 @@ def test_which_folder_is_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert resolve_dataset_dir("dataset") == Path("dataset")
     assert resolve_dataset_dir(tmp_path / "other") == tmp_path / "other"
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="dataset file is not a folder"):
+    with pytest.raises(UserError, match=r"\./file is not a folder"):
         resolve_dataset_dir("file")
 
 

@@ -117,7 +117,7 @@ def test_a_broken_connection_is_continued_in_the_middle_of_a_file(hub: Hub, dest
 
 def test_an_interrupted_download_is_continued_by_the_next_run(hub: Hub, dest: Path) -> None:
     hub.status_of[LARGE] = 403
-    with pytest.raises(UserError, match=r"not for you \(status 403\)"):
+    with pytest.raises(UserError, match=r"not accessible \(status 403\)"):
         prepare(hub, dest)
     assert beside(dest) == [".dataset.partial"]
     finished = set(hub.downloads())
@@ -197,7 +197,7 @@ def test_an_empty_folder_and_a_link_are_fine(hub: Hub, dest: Path) -> None:
 
 def test_another_dataset_is_not_replaced_without_force(hub: Hub, dest: Path) -> None:
     prepare(hub, dest)
-    with pytest.raises(UserError, match=f"holds {DATASET_ID}, not other/one"):
+    with pytest.raises(UserError, match=f"contains {DATASET_ID}, not other/one"):
         prepare_dataset(dest, dataset_id="other/one", endpoint=hub.endpoint)
 
 
@@ -220,10 +220,14 @@ def test_stale_files_of_another_revision_do_not_pass(hub: Hub, dest: Path) -> No
 @pytest.mark.parametrize(
     ("dataset_id", "revision", "message"),
     [
-        (DATASET_ID, "nope", r"is not there.*status 404.*--revision"),
-        ("somebody/else", None, "dataset somebody/else is not there, or not for you.*HF_TOKEN"),
-        ("not a name", None, "dataset not a name is not there.*looks like owner/name"),
-        ("../../etc", None, "dataset ../../etc is not there.*looks like owner/name"),
+        (DATASET_ID, "nope", r"does not exist.*status 404.*--revision"),
+        (
+            "somebody/else",
+            None,
+            "dataset somebody/else does not exist or is not accessible.*HF_TOKEN",
+        ),
+        ("not a name", None, "dataset not a name does not exist.*looks like owner/name"),
+        ("../../etc", None, "dataset ../../etc does not exist.*looks like owner/name"),
     ],
 )
 def test_wrong_names_are_the_users(
@@ -254,7 +258,7 @@ def test_no_network_is_one_line(dest: Path) -> None:
 
 def test_a_repository_without_tasks_is_refused(hub: Hub, dest: Path) -> None:
     hub.add_commit({"README.md": b"nothing else\n"})
-    with pytest.raises(UserError, match="holds no tasks; check --dataset-id and --revision"):
+    with pytest.raises(UserError, match="contains no tasks; check --dataset-id and --revision"):
         prepare(hub, dest)
     assert not dest.exists()
 
@@ -262,7 +266,7 @@ def test_a_repository_without_tasks_is_refused(hub: Hub, dest: Path) -> None:
 @pytest.mark.parametrize("path", ["../outside.txt", "a/../../outside.txt", "/outside.txt"])
 def test_files_outside_of_the_folder_are_refused(hub: Hub, dest: Path, path: str) -> None:
     hub.add_commit({**hub.commits[hub.branches["main"]], path: b"x"})
-    with pytest.raises(UserError, match="files outside of itself"):
+    with pytest.raises(UserError, match="files outside its folder"):
         prepare(hub, dest)
     assert hub.downloads() == []
 

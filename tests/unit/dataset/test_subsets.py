@@ -115,7 +115,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
 def test_names_that_are_paths_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.json").write_text('{"tasks": []}')
     write(tmp_path, {"tasks": []}, "lite")
-    with pytest.raises(UserError, match=r"is not a name; there is: lite$"):
+    with pytest.raises(UserError, match=r"is not a valid name; there is: lite$"):
         load_subset(tmp_path, name)
 
 
