@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _IN_ONE_PROCESS = (
     "tests/unit/gateway/",
-    "tests/unit/agents/mini_swe/",
+    "tests/unit/agents/test_mini_swe",
     "tests/integration/gateway/",
     "tests/integration/agents/mini_swe/",
 )

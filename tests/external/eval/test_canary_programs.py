@@ -19,7 +19,7 @@ from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.contract import CommandResult
 from tests.support.docker.engines import NoEngine, cache_folder, locked, skipped_without_engine
 from tests.support.eval.realgit import base_with, file_in, text
-from tests.unit.eval.test_success import new_file
+from tests.unit.eval.test_canary import new_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from tests.support.report.factory import TALK, Style, Talk, keys_of, layout, wri
 from tests.support.report.page_fixtures import COOP, PAIRS, coop_kind, judgement
 from tests.support.runner.helpers import run_tiny
 from tests.support.tiny import REPO, TASK_ID, golden, write_script
-from tests.unit.report.test_ablation import ONE_OFF, write_study
+from tests.unit.report.test_compare_ablation import ONE_OFF, write_study
 
 if TYPE_CHECKING:
     from pathlib import Path
