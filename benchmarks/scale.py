@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cooperbench.models import Task
+from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.executors.driver import Driver
-from cooperbench.runner.executors.job import key_of
-from cooperbench.runner.experiment import Arm, Budget
+from cooperbench.runner.executors.job import work_key
+from cooperbench.runner.plan import Plan, plan_pairs
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class SleepingEngine:
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:  # noqa: ARG002
         until = time.monotonic() + JOB_SECONDS
         for order in orders:
-            heapq.heappush(self._running, (until, order.job, key_of(*order.work[0])))
+            heapq.heappush(self._running, (until, order.job, work_key(*order.work[0])))
 
     def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:  # noqa: ARG002
         while self._running and self._running[0][0] <= time.monotonic():
@@ -78,13 +79,13 @@ def measure(pairs: int, folder: Path) -> None:
     for pair in work[::2]:
         write_json(config.paths.pair(pair, "coop").result, {"status": "completed"})
     started = time.process_time()
-    plan = Arm(config, work).planned()
+    plan = plan_pairs(config, work)
     planning = time.process_time() - started
     with Path("/dev/null").open("w") as nowhere:
-        every = [Arm(config, work, to_run=tuple(work))]
+        every = [Plan(config, work, to_run=tuple(work))]
         driver = Driver(SleepingEngine(), every, Display(nowhere), Budget(None))
         wall, started = time.monotonic(), time.process_time()
-        driver.work_off()
+        driver.run()
     gathering, wall = time.process_time() - started, time.monotonic() - wall
     ideal = len(work) / WORKERS * JOB_SECONDS
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

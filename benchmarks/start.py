@@ -23,7 +23,7 @@ from cooperbench.eval.evaluation_files import read_patches
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.records.evaluation import SCHEMA
 from cooperbench.runner.config import RunConfig
-from cooperbench.runner.experiment import Arm
+from cooperbench.runner.plan import plan_pairs
 from cooperbench.storage import write_json
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ def finished_experiment(root: Path) -> tuple[RunConfig, Callable[[], object]]:
             },
         )
         write_json(paths.result, {"status": "completed"})
-    plan = Arm(config, pairs).planned()
+    plan = plan_pairs(config, pairs)
     assert (len(plan.pairs), len(plan.to_run), len(plan.to_evaluate)) == (652, 0, 0)
-    return config, lambda: Arm(config, discover(dataset).pairs).planned()
+    return config, lambda: plan_pairs(config, discover(dataset).pairs)
 
 
 def main() -> None:

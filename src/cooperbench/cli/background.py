@@ -166,14 +166,14 @@ def _existing_run(args: argparse.Namespace) -> ExperimentPaths:
 
 def _count_jobs(paths: ExperimentPaths) -> dict[str, int]:
     """Return the number of jobs by state; Slurm knows it even if no driver is running."""
-    from cooperbench.runner.executors.driver import jobs_on_record
+    from cooperbench.runner.executors.driver import read_jobs
 
-    jobs = jobs_on_record(paths.jobs_record)
+    jobs = read_jobs(paths.jobs_record)
     if not jobs:
         return {}
     if (read_json(paths.jobs_record) or {}).get("engine") != "slurm":
         return {"submitted": len(jobs)}
-    from cooperbench.runner.executors.slurm_engine import job_states
+    from cooperbench.runner.executors.slurm_cluster import job_states
 
     states = job_states(paths.run_name, jobs)
     if states is None:

@@ -1,13 +1,12 @@
-"""What runs agents, judges them, or shows their prompts: `cooperbench run`, `ablate`, `eval`, `demo` and `prompts`."""
+"""`cooperbench run`, `ablate`, `eval`, `demo` and `prompts`: commands that run or evaluate agents."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from cooperbench.agents.registry import short_name, uses_model
@@ -19,22 +18,35 @@ from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Setting, agent_slots
 from cooperbench.report.summary_text import deficit_text, summary_text
 from cooperbench.runner.ablation import Study, make_study
-from cooperbench.runner.api import check, run_experiment, select
-from cooperbench.runner.config import RunConfig, make_config, split_values
+from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd, split_values
 from cooperbench.runner.display import Display, make_display
-from cooperbench.runner.evaluate import EVALUATION_OPTIONS, evaluation_arms
-from cooperbench.runner.experiment import carry_out
+from cooperbench.runner.evaluate import EVALUATION_OPTIONS, make_evaluation_config
+from cooperbench.runner.experiment import evaluate_experiment, run_experiment
 from cooperbench.runner.options import ARGUMENT_GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
+from cooperbench.runner.plan import (
+    check_backend,
+    check_experiment_exists,
+    check_plan,
+    make_evaluation_plans,
+    make_plan,
+    select_pairs,
+)
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
 from cooperbench.team.prompts import task_prompt
+from cooperbench.text import plural
 
 _DEMO_SETTINGS: tuple[Setting, ...] = ("coop", "solo")
+_MAX_NAME_CHARACTERS = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    named = "the experiment's name (default: made from setting, agent, model, subset)"
-    parser.add_argument("-n", "--name", help=named)
+    """Add the arguments of `cooperbench run`."""
+    parser.add_argument(
+        "-n",
+        "--name",
+        help="name of the experiment (default: made from setting, agent, model, subset)",
+    )
     arguments.add_selection_arguments(parser)
     group: argparse._ActionsContainer = parser
     for name, option in OPTIONS.items():
@@ -43,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if option.flags:
             arguments.add_option(group, name)
     group.add_argument(
-        "--dry-run", action="store_true", help="check everything and say what would be run"
+        "--dry-run", action="store_true", help="check everything and print what would be run"
     )
     add_output_arguments(parser, group)
 
@@ -51,130 +63,179 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_output_arguments(
     parser: argparse.ArgumentParser, group: argparse._ActionsContainer
 ) -> None:
-    """Of `run` and `eval`."""
-    machines = "for machines: the summary as JSON on stdout, the rest on stderr"
-    group.add_argument("--json", action="store_true", help=machines)
-    background = "go on in the background; see `cooperbench status` and `cooperbench attach`"
-    group.add_argument("--detach", action="store_true", help=background)
+    """Add the arguments about output that `run` and `eval` share."""
+    group.add_argument(
+        "--json",
+        action="store_true",
+        help="for machines: the summary as JSON on stdout, the rest on stderr",
+    )
+    group.add_argument(
+        "--detach",
+        action="store_true",
+        help="run in the background; see `cooperbench status` and `cooperbench attach`",
+    )
     arguments.add_logs_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    config = config_of(args)
+    """Run `cooperbench run` and return its exit status."""
+    config = config_from_arguments(args)
     if args.dry_run:
         return _dry_run(config, args)
     if args.detach:
-        check(select(config)[0])
+        check_plan(make_plan(config))
         return detach(config.paths, args.argv)
     summary = run_experiment(config, display_for(args))
-    arguments.print_result(
-        args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")]
-    )
-    return exit_code([summary["settings"][config.setting] | {"budget": summary["budget"]}])
+    print_summary(args, config, summary)
+    return exit_status([summary["settings"][config.setting] | {"budget": summary["budget"]}])
+
+
+def print_summary(args: argparse.Namespace, config: RunConfig, summary: Mapping[str, Any]) -> None:
+    """Print a summary as JSON or as a table."""
+    text = summary_text(summary, relative_to_cwd(config.paths.root))
+    arguments.print_result(args, summary, ["", *text.split("\n")])
 
 
 def display_for(args: argparse.Namespace) -> Display:
+    """Return the display of a command; with `--json` stdout is for the summary alone."""
     return Display(sys.stderr) if args.json else make_display()
 
 
-def exit_code(summaries: Collection[dict[str, Any]]) -> int:
+def exit_status(summaries: Collection[Mapping[str, Any]]) -> int:
+    """Return the exit status for the summaries of runs."""
     if any(summary["errors"] for summary in summaries):
         return EXIT_ERRORS
-    over = any((summary["budget"] or {}).get("pairs_not_started") for summary in summaries)
-    return EXIT_OVER_BUDGET if over else 0
-
-
-def given_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Those of a run that the command has."""
-    given = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
-    backend = args.backend or default_backend()
-    return given | {"dataset_dir": args.dataset_dir, "logs_dir": args.log_dir, "backend": backend}
-
-
-def config_of(args: argparse.Namespace) -> RunConfig:
-    network = args.eval_network or default_eval_network()
-    name = automatic_name(args) if args.name is None else args.name
-    return make_config(
-        given_options(args) | {"run_name": checked_run_name(name), "eval_network": network}
-    )
-
-
-def automatic_name(args: argparse.Namespace) -> str:
-    """`solo-msa-gpt-4o-lite`, or `coop-msa-gpt-4o+claude-sonnet-4-5-lite`: what was chosen."""
-    if args.agent == REPLAY_MODEL:
-        return f"replay-{args.replay_from}"
-    agents = split_values(args.agent, "agents")
-    parts = [args.setting, "+".join(map(short_name, agents))]
-    if any(map(uses_model, agents)):
-        parts.append(
-            "+".join(name.rpartition("/")[2] for name in split_values(args.model, "models"))
-        )
-    if args.git_enabled is not None:
-        parts.append("git" if args.git_enabled else "nogit")
-    if not args.messaging_enabled:
-        parts.append("nomsg")
-    off = [name for name in OPTIONS if name.startswith("team_") and not getattr(args, name)]
-    parts += [name.replace("team_", "no") for name in off]
-    parts += [part for part in (args.subset, args.repo) if part]
-    if args.task_id is not None:
-        parts.append(f"task{args.task_id}")
-    if args.features:
-        parts.append("_".join(f"f{number}" for number in sorted(args.features)))
-    if args.group_sizes:
-        parts.append("n" + "+".join(map(str, sorted(args.group_sizes))))
-    name = "-".join(parts)
-    return "".join(letter if letter.isalnum() or letter in "._+@=-" else "_" for letter in name)[
-        :120
-    ]
-
-
-def _dry_run(config: RunConfig, args: argparse.Namespace) -> int:
-    arm, notes = select(config)
-    arm = check(arm)
-    references = ReferenceStore().unknown(
-        (*arm.to_run, *arm.to_evaluate) if config.auto_eval else ()
-    )
-    content = {
-        "run_name": config.run_name,
-        "pairs": len(arm.pairs),
-        "to_run": [pair.label for pair in arm.to_run],
-        "to_evaluate": [pair.label for pair in arm.to_evaluate],
-        "reference_runs": references,
-        "notes": list(notes),
-    }
-    lines = [f"would run {pair.label}" for pair in arm.to_run]
-    lines += [f"would evaluate {pair.label}" for pair in arm.to_evaluate]
-    lines += [f"note: {note}" for note in notes]
-    if references:
-        lines.append(f"reference runs of golden patches, once on this machine: about {references}")
-    counts = f"{len(arm.pairs)} pairs, {len(arm.to_run)} to run, {len(arm.to_evaluate)} to evaluate"
-    arguments.print_result(args, content, [*lines, f"{config.run_name}: {counts}"])
+    for summary in summaries:
+        budget = summary["budget"]
+        if budget is not None and budget["pairs_not_started"]:
+            return EXIT_OVER_BUDGET
     return 0
 
 
+def options_from_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the run options among the arguments of a command."""
+    options = {name: value for name, value in vars(args).items() if name in OPTIONS}
+    options["dataset_dir"] = args.dataset_dir
+    options["logs_dir"] = args.log_dir
+    options["backend"] = args.backend or default_backend()
+    return options
+
+
+def config_from_arguments(args: argparse.Namespace) -> RunConfig:
+    """Return the configuration that the arguments of `run`, `ablate` or `prompts` describe."""
+    name = automatic_name(args) if args.name is None else args.name
+    options = options_from_arguments(args)
+    options["run_name"] = checked_run_name(name)
+    options["eval_network"] = args.eval_network or default_eval_network()
+    return make_config(options)
+
+
+def automatic_name(args: argparse.Namespace) -> str:
+    """Return a name made from the choices: `coop-msa-gpt-4o+claude-sonnet-4-5-lite`."""
+    if args.agent == REPLAY_MODEL:
+        return f"replay-{args.replay_from}"
+    agents = split_values(args.agent, "agents")
+    parts = [args.setting, "+".join(short_name(agent) for agent in agents)]
+    if any(uses_model(agent) for agent in agents):
+        models = split_values(args.model, "models")
+        parts.append("+".join(model.rpartition("/")[2] for model in models))
+    parts += _switch_names(args)
+    parts += _selection_names(args)
+    characters = [
+        character if character.isalnum() or character in "._+@=-" else "_"
+        for character in "-".join(parts)
+    ]
+    return "".join(characters)[:_MAX_NAME_CHARACTERS]
+
+
+def _switch_names(args: argparse.Namespace) -> list[str]:
+    """Return the parts of an automatic name for what is switched on or off."""
+    names = []
+    if args.git_enabled is not None:
+        names.append("git" if args.git_enabled else "nogit")
+    if not args.messaging_enabled:
+        names.append("nomsg")
+    for name, value in vars(args).items():
+        if name.startswith("team_") and not value:
+            names.append(name.replace("team_", "no"))
+    return names
+
+
+def _selection_names(args: argparse.Namespace) -> list[str]:
+    """Return the parts of an automatic name for the selected pairs."""
+    names = [name for name in (args.subset, args.repo) if name]
+    if args.task_id is not None:
+        names.append(f"task{args.task_id}")
+    if args.features:
+        names.append("_".join(f"f{feature_id}" for feature_id in sorted(args.features)))
+    if args.group_sizes:
+        names.append("n" + "+".join(str(size) for size in sorted(args.group_sizes)))
+    return names
+
+
+def _dry_run(config: RunConfig, args: argparse.Namespace) -> int:
+    plan = make_plan(config)
+    check_plan(plan)
+    to_test = (*plan.to_run, *plan.to_evaluate) if config.auto_eval else ()
+    reference_runs = ReferenceStore().unknown(to_test)
+    content = {
+        "run_name": config.run_name,
+        "pairs": len(plan.pairs),
+        "to_run": [pair.label for pair in plan.to_run],
+        "to_evaluate": [pair.label for pair in plan.to_evaluate],
+        "reference_runs": reference_runs,
+        "notes": list(plan.notes),
+    }
+    lines = [f"would run {pair.label}" for pair in plan.to_run]
+    lines += [f"would evaluate {pair.label}" for pair in plan.to_evaluate]
+    lines += [f"note: {note}" for note in plan.notes]
+    if reference_runs:
+        lines.append(
+            f"reference runs of golden patches, once on this machine: about {reference_runs}"
+        )
+    counts = _counts_text(len(plan.pairs), len(plan.to_run), len(plan.to_evaluate))
+    lines.append(f"{config.run_name}: {counts}")
+    arguments.print_result(args, content, lines)
+    return 0
+
+
+def _counts_text(pairs: int, to_run: int, to_evaluate: int) -> str:
+    return f"{plural(pairs, 'pair')}, {to_run:,} to run, {to_evaluate:,} to evaluate"
+
+
 def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cooperbench ablate`."""
     group = parser.add_argument_group("which arms")
-    off = f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}"
-    group.add_argument("--off", required=True, metavar="PART,PART", help=off)
+    group.add_argument(
+        "--off",
+        required=True,
+        metavar="PART,PART",
+        help=f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}",
+    )
     group.add_argument(
         "--full-factorial", action="store_true", help="every combination of them instead"
     )
-    repeat = "run each arm K times (default: %(default)s)"
     group.add_argument(
-        "--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=repeat
+        "--repeat",
+        type=arguments.whole_above_zero,
+        default=1,
+        metavar="K",
+        help="run each arm K times (default: %(default)s)",
     )
     add_arguments(parser)
 
 
 def ablate(args: argparse.Namespace) -> int:
+    """Run `cooperbench ablate` and return its exit status."""
     if args.detach:
-        raise UserError("ablate has no --detach; nohup lets it go on in the background")
+        raise UserError("ablate has no --detach; use nohup to run it in the background")
     if not args.name:
         raise UserError("a study needs a name: -n NAME")
     off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]
     if not off:
         raise UserError("--off names no part")
-    study = make_study(config_of(args), off, full_factorial=args.full_factorial, repeat=args.repeat)
+    config = config_from_arguments(args)
+    study = make_study(config, off, full_factorial=args.full_factorial, repeat=args.repeat)
     if args.dry_run:
         return _dry_ablate(study, args)
     summaries = study.run(display_for(args))
@@ -183,107 +244,124 @@ def ablate(args: argparse.Namespace) -> int:
     else:
         arguments.print_line("")
         study.print_summaries(summaries)
-    return exit_code(summaries.values())
+    return exit_status(summaries.values())
 
 
 def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
-    arms = {
-        name: {
-            "pairs": len(arm.pairs),
-            "to_run": len(arm.to_run),
-            "to_evaluate": len(arm.to_evaluate),
-        }
-        for name, arm in study.checked().items()
-    }
-    lines = [
-        f"{args.name}/{name}: {left['pairs']} pairs, {left['to_run']} to run, {left['to_evaluate']} to evaluate"
-        for name, left in arms.items()
-    ]
-    content = {"study": args.name, "arms": arms, "notes": list(study.notes)}
-    arguments.print_result(args, content, [*lines, *(f"note: {note}" for note in study.notes)])
+    counts = {}
+    lines = []
+    notes: dict[str, None] = {}
+    for name, plan in study.make_plans().items():
+        check_plan(plan)
+        to_run, to_evaluate = len(plan.to_run), len(plan.to_evaluate)
+        counts[name] = {"pairs": len(plan.pairs), "to_run": to_run, "to_evaluate": to_evaluate}
+        text = _counts_text(len(plan.pairs), to_run, to_evaluate)
+        lines.append(f"{args.name}/{name}: {text}")
+        notes.update(dict.fromkeys(plan.notes))
+    content = {"study": args.name, "arms": counts, "notes": list(notes)}
+    arguments.print_result(args, content, [*lines, *(f"note: {note}" for note in notes)])
     return 0
 
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--name", required=True, help="the experiment's name")
+    """Add the arguments of `cooperbench eval`."""
+    parser.add_argument("-n", "--name", required=True, help="name of the experiment")
     arguments.add_selection_arguments(parser, groups=False)
     arguments.add_option(
         parser, "concurrency", default=10, help="evaluations at once (default: %(default)s)"
     )
     for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
         arguments.add_option(parser, name)
-    arguments.add_option(parser, "force", help="judge again what is judged already")
+    arguments.add_option(parser, "force", help="evaluate again what is evaluated already")
     add_output_arguments(parser, parser)
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    arms = evaluation_arms(given_options(args) | {"run_name": args.name})
-    config = arms[0].config
+    """Run `cooperbench eval` and return its exit status."""
+    config = make_evaluation_config(options_from_arguments(args) | {"run_name": args.name})
     if args.detach:
+        check_backend(config)
+        check_experiment_exists(config)
+        for plan in make_evaluation_plans(config):
+            check_plan(plan)
         return detach(config.paths, args.argv)
-    summary = carry_out(arms, display_for(args))[args.name]
-    arguments.print_result(
-        args, summary, ["", *summary_text(summary, str(config.paths.root)).split("\n")]
-    )
+    summary = evaluate_experiment(config, display_for(args))
+    print_summary(args, config, summary)
     return EXIT_ERRORS if summary["errors"] else 0
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    at_once = "pairs at once (default: %(default)s)"
-    add("-c", "--concurrency", type=arguments.whole_above_zero, default=4, help=at_once)
-    add("--all", action="store_true", help="every pair of the demo dataset instead of a few")
-    add("--setting", choices=_DEMO_SETTINGS, help="only one of the two settings")
-    add("--backend", default="local", help="where it runs (default: %(default)s)")
+    """Add the arguments of `cooperbench demo`."""
+    parser.add_argument(
+        "-c",
+        "--concurrency",
+        type=arguments.whole_above_zero,
+        default=4,
+        help="pairs at once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="every pair of the demo dataset instead of a few"
+    )
+    parser.add_argument("--setting", choices=_DEMO_SETTINGS, help="only one of the two settings")
+    parser.add_argument("--backend", default="local", help="where it runs (default: %(default)s)")
     arguments.add_logs_argument(parser)
 
 
 def demo(args: argparse.Namespace) -> int:
-    say = sys.stdout.write
-    say(
-        "The agents of this demo follow scripts: no model is asked, so nothing here says how good any model is.\n"
-        "Everything else is real: sandboxes, commands, messages, git merges, tests, verdicts.\n\n"
+    """Run `cooperbench demo` and return its exit status."""
+    write = sys.stdout.write
+    write(
+        "The agents of this demo follow scripts. No model is used, so nothing here says how good\n"
+        "any model is. Everything else is real: sandboxes, commands, messages, git merges, tests,\n"
+        "verdicts.\n\n"
     )
     subset = None if args.all else "demo"
     if shutil.which("node") is None:
         subset = "demo-python"
-        say("Node.js is not installed: the JavaScript pairs are left out.\n\n")
+        write("Node.js is not installed: the JavaScript pairs are left out.\n\n")
+    settings = _DEMO_SETTINGS if args.setting is None else (args.setting,)
     summaries: dict[Setting, dict[str, Any]] = {}
-    for setting in _DEMO_SETTINGS if args.setting is None else (args.setting,):
-        config = RunConfig(
-            run_name=f"demo-{setting}",
-            dataset_dir=demo_dir(),
-            logs_dir=Path(args.log_dir),
-            setting=setting,
-            agent="scripted",
-            backend=args.backend,
-            agent_config=demo_dir() / "agents.yaml",
-            subset=subset,
-            concurrency=args.concurrency,
-            eval_concurrency=args.concurrency,
-            force=True,
-        )
+    for setting in settings:
+        config = _demo_config(args, setting, subset)
         summaries[setting] = run_experiment(config, make_display())
-        say(f"\n{summary_text(summaries[setting], str(config.paths.root))}\n\n")
-    if len(summaries) == len(_DEMO_SETTINGS):
-        say(
-            deficit_text(
-                summaries["solo"]["settings"]["solo"], summaries["coop"]["settings"]["coop"]
-            )
-            + "\n"
-        )
+        text = summary_text(summaries[setting], relative_to_cwd(config.paths.root))
+        write(f"\n{text}\n\n")
+    if "solo" in summaries and "coop" in summaries:
+        solo = summaries["solo"]["settings"]["solo"]
+        coop = summaries["coop"]["settings"]["coop"]
+        write(f"{deficit_text(solo, coop)}\n")
     runs = " ".join(summary["run_name"] for summary in summaries.values())
     logs = "" if args.log_dir == "logs" else f" --log-dir {args.log_dir}"
-    say(
+    write(
         f"\nNext: see what the agents did with `cooperbench view {runs}{logs}`,\n"
         "or let a model work: `cooperbench run --dataset-dir demo --backend local -m MODEL`.\n"
     )
-    return 1 if any(summary["errors"] for summary in summaries.values()) else 0
+    return EXIT_ERRORS if any(summary["errors"] for summary in summaries.values()) else 0
+
+
+def _demo_config(args: argparse.Namespace, setting: Setting, subset: str | None) -> RunConfig:
+    return make_config(
+        {
+            "run_name": f"demo-{setting}",
+            "dataset_dir": demo_dir(),
+            "logs_dir": args.log_dir,
+            "setting": setting,
+            "agent": "scripted",
+            "backend": args.backend,
+            "agent_config": demo_dir() / "agents.yaml",
+            "subset": subset,
+            "concurrency": args.concurrency,
+            "eval_concurrency": args.concurrency,
+            "force": True,
+        }
+    )
 
 
 def prompts(args: argparse.Namespace) -> int:
-    config = config_of(args)
-    pair = select(config)[0].pairs[0]
+    """Run `cooperbench prompts`: print the prompts of the first selected pair."""
+    config = config_from_arguments(args)
+    pairs, _ = select_pairs(config)
+    pair = pairs[0]
     for slot in agent_slots(pair, config.setting):
         text = task_prompt(
             pair,

@@ -1,103 +1,110 @@
-"""What is a part of cooperation worth? The same pairs with all parts on and with some off, as one experiment.
+"""Ablation studies: the same pairs with all parts of cooperation on, and with some of them off.
 
-An arm is a run of its own in the folder of the study (`logs/study/no-git`); study.json says which there are.
+Each arm is a run in the folder of the study (`logs/study/no-git`); study.json lists the arms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import combinations
 from typing import Any
 
+from cooperbench import records
 from cooperbench.errors import UserError
-from cooperbench.models import Pair
+from cooperbench.records.study import StudyArm, StudyRecord
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary_text import budget_text, rate_cells
-from cooperbench.runner.api import check, config_of_call, price_notes, run, select
+from cooperbench.runner.api import config_from_call, run
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display, make_display
-from cooperbench.runner.experiment import Arm, carry_out
+from cooperbench.runner.experiment import reserve, run_plans
 from cooperbench.runner.options import TEAM_PARTS
-from cooperbench.storage import ExperimentPaths, read_json, write_json
+from cooperbench.runner.plan import Plan, check_plan, label_pairs, plan_pairs, select_pairs
+from cooperbench.storage import ExperimentPaths
 from cooperbench.text import dollars_text, names_for_error
-
-SCHEMA = "cooperbench.study/1"
 
 
 @dataclass(frozen=True)
-class ArmPair(Pair):
-    """A pair in one arm: it may be at work in several at once."""
+class Arm:
+    """One run of a study."""
 
-    arm: str = ""
-
-    @property
-    def label(self) -> str:
-        return f"{super().label} ({self.arm})"
-
-
-def named_pairs(pairs: Iterable[Pair], arm: str) -> tuple[ArmPair, ...]:
-    return tuple(ArmPair(pair.task, pair.feature_ids, arm) for pair in pairs)
+    name: str
+    off: tuple[str, ...]
+    """Parts that are switched off."""
+    round: int
+    """1 for the first; a later round repeats the same arms after the earlier ones."""
+    config: RunConfig
 
 
 @dataclass(frozen=True)
 class Study:
-    paths: ExperimentPaths
-    parts: tuple[str, ...]
-    """In the order of `TEAM_PARTS`."""
-    off: dict[str, tuple[str, ...]]
-    """What is off in each arm, by its name."""
-    arms: tuple[Arm, ...]
-    """In the same order; of each round, the one with all parts on first."""
-    notes: tuple[str, ...]
+    """An ablation study. Its configuration is what all arms have in common."""
 
-    def checked(self) -> dict[str, Arm]:
-        """With what is left to do; nothing is written."""
-        return dict(zip(self.off, map(check, self.arms), strict=True))
+    config: RunConfig
+    parts: tuple[str, ...]
+    """Parts that the study is about, in the order of `TEAM_PARTS`."""
+    arms: tuple[Arm, ...]
+    """Arms in the order of their rounds; the one with all parts on is the first of its round."""
+
+    @property
+    def paths(self) -> ExperimentPaths:
+        """The files of the study."""
+        return self.config.paths
+
+    def make_plans(self) -> dict[str, Plan]:
+        """Return the plan of each arm, by the name of the arm."""
+        pairs, notes = select_pairs(self.config)
+        plans = {}
+        for arm in self.arms:
+            plan = plan_pairs(arm.config, label_pairs(pairs, arm.name))
+            plans[arm.name] = replace(plan, round=arm.round, notes=notes)
+        return plans
 
     def run(self, display: Display) -> dict[str, dict[str, Any]]:
-        """The summary of each arm, by its name."""
-        self.checked()
-        notes = (*self.notes, *price_notes(self.arms[0].config))
-        with self.paths.lock():
-            summaries = carry_out(self.arms, display, notes, self._save)
-        return dict(zip(self.off, summaries.values(), strict=True))
+        """Run all arms; return the content of their summary.json by the names of the arms."""
+        with reserve([self.paths, *(arm.config.paths for arm in self.arms)]):
+            plans = self.make_plans()
+            for plan in plans.values():
+                check_plan(plan)
+            summaries = run_plans(list(plans.values()), display, on_start=self.save)
+        return {arm.name: summaries[arm.config.run_name] for arm in self.arms}
 
-    def _save(self) -> None:
-        """Arms of earlier calls stay."""
-        stored = read_json(self.paths.study) or {}
-        parts = {*stored.get("parts", {}), *self.parts}
-        arms = {arm["name"]: arm for arm in stored.get("arms", [])}
-        for (name, off), arm in zip(self.off.items(), self.arms, strict=True):
-            arms[name] = {"name": name, "off": list(off), "round": arm.round}
-        write_json(
-            self.paths.study,
-            {
-                "schema": SCHEMA,
-                "study": self.paths.run_name,
-                "parts": {part: field for part, field in TEAM_PARTS.items() if part in parts},
-                "arms": list(arms.values()),
-            },
+    def save(self) -> None:
+        """Write study.json; arms of earlier calls stay in it."""
+        saved = records.read(self.paths.study, StudyRecord)
+        parts = set(self.parts)
+        arms: dict[str, StudyArm] = {}
+        if saved is not None:
+            parts.update(saved.parts)
+            arms.update((arm.name, arm) for arm in saved.arms)
+        for arm in self.arms:
+            arms[arm.name] = StudyArm(name=arm.name, off=list(arm.off), round=arm.round)
+        record = StudyRecord(
+            study=self.paths.run_name,
+            parts={part: field for part, field in TEAM_PARTS.items() if part in parts},
+            arms=list(arms.values()),
         )
+        records.write(self.paths.study, record)
 
-    def print_summaries(self, summaries: Mapping[str, dict[str, Any]]) -> None:
-        setting = self.arms[0].config.setting
+    def print_summaries(self, summaries: Mapping[str, Mapping[str, Any]]) -> None:
+        """Print a table with a row per arm."""
         rows = []
         for name, summary in summaries.items():
-            part = summary["settings"][setting]
-            overall = "{} ({})".format(*rate_cells(part["rates"]["overall_success"]))
-            counts = [str(part[key]) for key in ("pairs", "evaluated")]
-            rows.append(
-                [name, *counts, overall, str(part["errors"]), dollars_text(summary["cost"])]
-            )
+            results = summary["settings"][self.config.setting]
+            rate, interval = rate_cells(results["rates"]["overall_success"])
+            cells = [name, str(results["pairs"]), str(results["evaluated"])]
+            cells += [f"{rate} ({interval})", str(results["errors"])]
+            cells.append(dollars_text(summary["cost"]))
+            rows.append(cells)
         headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
+        notes = []
         budget = next(iter(summaries.values()))["budget"]
+        if budget:
+            notes.append(budget_text(budget))
         study = self.paths.run_name
-        notes = [
-            *([budget_text(budget)] if budget else ()),
-            f"What each part is worth: cooperbench report {study}",
-        ]
+        notes.append(f"To see what each part contributes: cooperbench report {study}")
         print_tables([Table(study, headings, rows, notes)])
 
 
@@ -109,55 +116,69 @@ def ablate(
     repeat: int = 1,
     **options: Any,
 ) -> None:
-    """Run the same pairs with all parts of cooperation on, and with each of `off` off (or every combination of them).
+    """Run the same pairs with all parts of cooperation on, and with each part in `off` switched off.
 
-    `options` are the keywords of `run`. Arms are runs under `logs_dir/run_name`; a table of them is printed.
+    With `full_factorial` every combination of the parts is an arm. `options` are the keywords of
+    `run`. Arms are runs under `logs_dir/run_name`; a table of them is printed.
     """
     call = signature(run).bind(run_name, **options)
     call.apply_defaults()
-    study = make_study(
-        config_of_call(call.arguments), off, full_factorial=full_factorial, repeat=repeat
-    )
+    config = config_from_call(call.arguments)
+    study = make_study(config, off, full_factorial=full_factorial, repeat=repeat)
     study.print_summaries(study.run(make_display()))
 
 
 def make_study(
     config: RunConfig, off: Sequence[str], *, full_factorial: bool, repeat: int
 ) -> Study:
-    """All on, each part off, or every combination; `config` is what all arms have in common, named like the study."""
-    if config.setting == "solo":
-        raise UserError("in setting solo nobody cooperates: ablate takes coop or team")
-    known = {
-        part: field
-        for part, field in TEAM_PARTS.items()
-        if config.setting == "team" or not field.startswith("team_")
-    }
-    for part in off:
-        if part not in known:
-            there = names_for_error(known, part)
-            raise UserError(
-                f"no part {part!r} to switch off in setting {config.setting}; there are: {there}"
-            )
-        # Git is on in coop only where it is asked for: the study does that.
-        if not getattr(config, known[part]) and (config.setting, part) != ("coop", "git"):
-            raise UserError(f"{part} is off in all arms already; leave it out of --off, or on")
-    parts = tuple(part for part in known if part in off)
-    paths = config.paths
-    if paths.config.exists():
+    """Return a study of the parts in `off`. The study has the name of `config`."""
+    fields = _parts_of_setting(config)
+    _check_parts(config, off, fields)
+    if config.paths.config.exists():
         raise UserError(
-            f"{paths.run_name!r} is the name of a run; take another name (-n) for the study"
+            f"{config.run_name!r} is the name of a run; choose another name (-n) for the study"
         )
-    most = len(parts) if full_factorial else 1
-    combined = [
-        combination for size in range(most + 1) for combination in combinations(parts, size)
-    ]
-    common, notes = select(config)
-    arms, off_by_name = [], {}
-    for number in range(1, repeat + 1):
-        for one in combined:
-            name = ("no-" + "+".join(one) if one else "all") + (f"@{number}" if number > 1 else "")
-            switches: dict[str, Any] = {known[part]: part not in one for part in parts}
-            own = replace(config, run_name=f"{paths.run_name}/{name}", **switches)
-            arms.append(Arm(own, named_pairs(common.pairs, name), number))
-            off_by_name[name] = one
-    return Study(paths, parts, off_by_name, tuple(arms), notes)
+    parts = tuple(part for part in fields if part in off)
+    max_off = len(parts) if full_factorial else 1
+    switched_off: list[tuple[str, ...]] = []
+    for size in range(max_off + 1):
+        switched_off += combinations(parts, size)
+    arms: list[Arm] = []
+    for round_number in range(1, repeat + 1):
+        arms += [_make_arm(config, parts, off_parts, round_number) for off_parts in switched_off]
+    return Study(config, parts, tuple(arms))
+
+
+def _parts_of_setting(config: RunConfig) -> dict[str, str]:
+    """Return the parts that can be switched off, with the field of `RunOptions` of each."""
+    if config.setting == "solo":
+        raise UserError("in setting solo nobody cooperates: ablate needs coop or team")
+    if config.setting == "team":
+        return TEAM_PARTS
+    return {part: field for part, field in TEAM_PARTS.items() if not field.startswith("team_")}
+
+
+def _check_parts(config: RunConfig, off: Sequence[str], fields: Mapping[str, str]) -> None:
+    """Raise UserError for a part that does not exist or is off anyway."""
+    is_on = {**vars(config), "git_enabled": config.shares_git}
+    for part in off:
+        if part not in fields:
+            names = names_for_error(fields, part)
+            raise UserError(
+                f"no part {part!r} to switch off in setting {config.setting}; there are: {names}"
+            )
+        # In coop git is off by default: the study switches it on.
+        is_git_in_coop = config.setting == "coop" and part == "git"
+        if not is_on[fields[part]] and not is_git_in_coop:
+            raise UserError(f"{part} is off in all arms already; leave it out of --off, or on")
+
+
+def _make_arm(
+    config: RunConfig, parts: Sequence[str], off: tuple[str, ...], round_number: int
+) -> Arm:
+    name = "no-" + "+".join(off) if off else "all"
+    if round_number > 1:
+        name += f"@{round_number}"
+    switches: dict[str, Any] = {TEAM_PARTS[part]: part not in off for part in parts}
+    arm_config = replace(config, run_name=f"{config.run_name}/{name}", **switches)
+    return Arm(name, off, round_number, arm_config)

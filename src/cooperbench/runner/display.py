@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+from cooperbench.records.result import AgentResult, PairResult, ResultError
 from cooperbench.text import dollars_text, duration_text, plural, printable, shorten, wrap
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from cooperbench.agents.session import AgentProgress
     from cooperbench.models import AgentSlot, Message, Pair
-    from cooperbench.runner.experiment import Arm
+    from cooperbench.runner.plan import Plan
 
 _MAX_MESSAGE_CHARACTERS = 160
 _MAX_ERROR_CHARACTERS = 120
@@ -40,22 +41,22 @@ def message_line(message: Message) -> str:
     return f'{agent_title(message.sender)} → {agent_title(message.recipient)}: "{text}"'
 
 
-def ending_text(result: Mapping[str, Any], took: str) -> str:
+def ending_text(result: PairResult | ResultError, took: str) -> str:
     """Return one line about the end of a pair: how its agents ended, or the error."""
-    if result.get("status") != "completed":
-        return f"! Error after {took}: {printable(str(result.get('error')))}"
-    agents: Mapping[str, Mapping[str, Any]] = result.get("agents") or {}
-    if all(agent.get("status") == SUBMITTED for agent in agents.values()):
+    if isinstance(result, ResultError) or not result.is_completed:
+        return f"! Error after {took}: {printable(str(result.error))}"
+    agents = result.agents
+    if all(agent.status == SUBMITTED for agent in agents.values()):
         return f"✓ Complete in {took}"
     endings = [f"{agent_title(name)} {_agent_ending(agent)}" for name, agent in agents.items()]
     return f"– Ended in {took}: {'; '.join(endings)}"
 
 
-def _agent_ending(agent: Mapping[str, Any]) -> str:
-    status = printable(str(agent.get("status") or "unknown"))
-    if status == SUBMITTED or not agent.get("error"):
+def _agent_ending(agent: AgentResult) -> str:
+    status = printable(agent.status or "unknown")
+    if status == SUBMITTED or not agent.error:
         return status
-    return f"{status} ({shorten(printable(str(agent['error'])), _MAX_ERROR_CHARACTERS)})"
+    return f"{status} ({shorten(printable(agent.error), _MAX_ERROR_CHARACTERS)})"
 
 
 def verdict_text(evaluation: Mapping[str, Any]) -> str:
@@ -83,16 +84,16 @@ def _is_agent_id(name: str) -> bool:
     return name == "solo" or name.removeprefix("agent").isdigit()
 
 
-def header_lines(arms: Sequence[Arm]) -> list[str]:
+def header_lines(plans: Sequence[Plan]) -> list[str]:
     """Return the lines that open the output of a run or an evaluation."""
-    if arms[0].config.evaluate_only:
-        return _evaluation_header(arms)
-    config, pairs = arms[0].config, arms[0].pairs
+    if plans[0].config.evaluate_only:
+        return _evaluation_header(plans)
+    config, pairs = plans[0].config, plans[0].pairs
     tasks = plural(len({pair.task for pair in pairs}), "task")
     source = config.subset or config.repo or config.dataset_dir.name
     lines = [
         f"Starting experiment: {config.run_name.partition('/')[0]}",
-        f"Setting: {config.setting} ({_agents_per_task(arms[0])} per task)",
+        f"Setting: {config.setting} ({_agents_per_task(plans[0])} per task)",
     ]
     if config.model_name:
         lines.append(f"Model: {printable(config.model_name)}")
@@ -105,20 +106,20 @@ def header_lines(arms: Sequence[Arm]) -> list[str]:
         lines.append(f"Running with concurrency={config.concurrency}")
     else:
         lines.append(f"Running on {config.executor} with workers={config.max_jobs}")
-    if len(arms) > 1:
-        names = ", ".join(arm.config.run_name.partition("/")[2] for arm in arms)
-        lines.append(f"{plural(len(arms), 'arm')}: {names}")
-    if finished := sum(len(arm.pairs) - len(arm.to_run) for arm in arms):
+    if len(plans) > 1:
+        names = ", ".join(plan.config.run_name.partition("/")[2] for plan in plans)
+        lines.append(f"{plural(len(plans), 'arm')}: {names}")
+    if finished := sum(len(plan.pairs) - len(plan.to_run) for plan in plans):
         lines.append(
             f"{plural(finished, 'pair')} already finished; --force runs finished pairs again"
         )
     return lines
 
 
-def _evaluation_header(arms: Sequence[Arm]) -> list[str]:
-    config = arms[0].config
-    to_evaluate = sum(len(arm.to_evaluate) for arm in arms)
-    evaluated = sum(len(arm.pairs) for arm in arms) - to_evaluate
+def _evaluation_header(plans: Sequence[Plan]) -> list[str]:
+    config = plans[0].config
+    to_evaluate = sum(len(plan.to_evaluate) for plan in plans)
+    evaluated = sum(len(plan.pairs) for plan in plans) - to_evaluate
     again = "--force evaluates again"
     if not to_evaluate and evaluated:
         pairs = "the only pair is" if evaluated == 1 else f"all {evaluated:,} pairs are"
@@ -130,10 +131,10 @@ def _evaluation_header(arms: Sequence[Arm]) -> list[str]:
     return lines
 
 
-def _agents_per_task(arm: Arm) -> str:
-    if arm.config.setting == "solo":
+def _agents_per_task(plan: Plan) -> str:
+    if plan.config.setting == "solo":
         return "1 agent"
-    sizes = {len(pair.feature_ids) for pair in arm.pairs} or {2}
+    sizes = {len(pair.feature_ids) for pair in plan.pairs} or {2}
     if len(sizes) == 1:
         return plural(min(sizes), "agent")
     return f"{min(sizes)}–{max(sizes)} agents"
@@ -238,15 +239,16 @@ class Display:
         """Print a message between agents."""
         self._print_for(pair, f"  {message_line(message)}")
 
-    def pair_ended(self, pair: Pair, result: Mapping[str, Any]) -> None:
+    def pair_ended(self, pair: Pair, result: PairResult | ResultError) -> None:
         """Print how a pair ended; `result` is the content of result.json."""
         now = time.monotonic()
         with self._lock:
             at_work = self._at_work.pop(pair, None)
             took = duration_text(now - at_work.since if at_work else 0.0)
             self._pairs_ran += 1
-            self._cost += float(result.get("cost") or 0.0)
-            if result.get("status") != "completed":
+            if isinstance(result, PairResult):
+                self._cost += result.cost
+            if not result.is_completed:
                 self._counts["error"] += 1
                 self._to_evaluate -= 1
             elif self._to_evaluate > 0:

@@ -260,7 +260,7 @@ def test_on_a_backend_that_has_only_exec(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_solo_says_so_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = run_tiny(tmp_path, "oracle", setting="solo", git_enabled=True, auto_eval=False)
-    assert "in solo there is nobody to share with" in capsys.readouterr().out
+    assert "--git is ignored in setting solo" in capsys.readouterr().out
     assert "git" not in left.result
 
 

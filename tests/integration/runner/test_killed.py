@@ -144,7 +144,7 @@ def test_an_interrupted_run_does_not_wait_for_the_model(tmp_path: Path) -> None:
     assert harness.survivors() == []
     assert harness.results() == {}
     (log,) = (tmp_path / "logs").rglob("agent1.log")
-    assert "broken off: Interrupted" in log.read_text()
+    assert "aborted: Interrupted" in log.read_text()
 
 
 HALF_IMPORTED = """

@@ -379,7 +379,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "name two or more" in lines[0]
-    assert "no folder with templates" in lines[1]
+    assert "not a folder with templates" in lines[1]
     assert "'nonsense' is undefined" in lines[2]
 
 

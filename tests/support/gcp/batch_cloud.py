@@ -106,7 +106,8 @@ class Experiment:
                     place.agent(slot.agent_id).patch.unlink()
             else:
                 place.agent(slot.agent_id).write_patch(patch.encode())
-        write_json(place.result, {"status": "completed", "agents": {}, "duration_seconds": 0})
+        result = {"schema": "cooperbench.result/1", "status": "completed", "agents": {}}
+        write_json(place.result, result | {"duration_seconds": 0})
 
     def evaluations(self) -> dict[str, Any]:
         """What lies on disk, without what no two evaluations have in common."""

@@ -12,7 +12,7 @@ from cooperbench.backends.docker.settings import Mount, read_settings
 from cooperbench.backends.registry import OUR_BACKENDS, find_factory, get_backend
 from cooperbench.cli import main
 from cooperbench.cli.machine import NEARBY
-from cooperbench.cli.run import add_arguments, config_of
+from cooperbench.cli.run import add_arguments, config_from_arguments
 from cooperbench.errors import UserError
 from cooperbench.temporary import pid_namespace
 
@@ -27,7 +27,7 @@ def options_of(*words: str) -> dict[str, object]:
     args = parser.parse_args(
         ["-n", "x", "-a", "nop", "--backend", "docker", "--dataset-dir", "demo", *words]
     )
-    return config_of(args).backend_options
+    return config_from_arguments(args).backend_options
 
 
 def test_what_is_given_reaches_the_backend() -> None:

@@ -13,7 +13,7 @@ from cooperbench.errors import UserError
 from cooperbench.models import Pair, Task
 from cooperbench.runner.config import AgentSpec
 from cooperbench.runner.display import header_lines
-from cooperbench.runner.experiment import Arm
+from cooperbench.runner.plan import Plan
 from cooperbench.storage import read_json
 from tests.support.runner.thinkers import THINKER
 from tests.support.tiny import write_tiny
@@ -98,7 +98,7 @@ def test_only_models_that_are_asked_are_recorded(
     stored = read_json(config.paths.config)
     assert stored is not None
     assert stored["model_name"] == asked
-    shown = [line for line in header_lines([Arm(config, ())]) if line.startswith("Model:")]
+    shown = [line for line in header_lines([Plan(config, ())]) if line.startswith("Model:")]
     assert shown == ([f"Model: {asked}"] if asked else [])
     config.check_against_disk()
 

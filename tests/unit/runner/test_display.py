@@ -8,18 +8,25 @@ import pty
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
+from cooperbench import records
 from cooperbench.agents.session import AgentProgress
 from cooperbench.models import AgentSlot, Message, Pair, Task, agent_slots
+from cooperbench.records.result import PairResult
 from cooperbench.runner.display import Display, LiveDisplay, message_line, verdict_text
 from tests.support.tiny import write_script, write_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def result(content: dict[str, Any]) -> PairResult:
+    """Return the record of a result.json with these keys."""
+    return records.from_object(content, PairResult)
 
 
 def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
@@ -32,7 +39,7 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     display.message(
         pair, Message(1, "agent1", "agent2", "I'm adding a new method", "2026-01-01T00:00:00Z")
     )
-    display.pair_ended(pair, {"status": "completed"})
+    display.pair_ended(pair, result({"status": "completed"}))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "[CooperBench] Starting experiment: my-first-experiment"
     assert lines[2] == "[Task 1/12] llama_index_task/task8394 features_1_2"
@@ -77,7 +84,7 @@ def test_the_live_display_shows_steps_cost_and_phase_of_each_agent(tmp_path: Pat
     assert "tiny_task/task7 f1_f2" in pair_row
     assert re.search(r"Agent 1 +1,234 steps, \$0.25, waiting for the model", first)
     assert re.search(r"Agent 2 +starting its sandbox", second)
-    live.pair_ended(pair, {"status": "completed", "cost": 0.5})
+    live.pair_ended(pair, result({"status": "completed", "cost": 0.5}))
     with console.capture() as capture:
         console.print(live._render())
     assert "Agent 1" not in capture.get()
@@ -90,7 +97,7 @@ def test_pairs_wait_for_their_verdict_in_the_live_display(tmp_path: Path) -> Non
     live = LiveDisplay(console)
     live.begin([], to_run=1, to_evaluate=1)
     live.end()
-    live.pair_ended(pair, {"status": "completed"})
+    live.pair_ended(pair, result({"status": "completed"}))
     with console.capture() as capture:
         console.print(live._render())
     assert re.search(r"tiny_task/task7 f1_f2 .*evaluation", capture.get())
@@ -110,7 +117,7 @@ def test_an_agent_that_did_not_submit_is_not_complete(tmp_path: Path) -> None:
         "agent1": {"status": "format_error", "error": "3 replies without a command"},
         "agent2": {"status": "submitted", "error": None},
     }
-    display.pair_ended(pair, {"status": "completed", "agents": agents})
+    display.pair_ended(pair, result({"status": "completed", "agents": agents}))
     line = stream.getvalue().splitlines()[-1]
     assert re.fullmatch(
         r"\[Task 1/1\] – Ended in [\d.]+s: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +71,9 @@ class GcpSettings:
     """A machine without sandboxes is kept for this long, as the next may want it."""
     image_template: str = setting("", str)
     """How task images are named; empty: the published names."""
-    batch_image: str = setting("python:3.12-bookworm", _image)
+    batch_image: str = setting(
+        f"python:{sys.version_info.major}.{sys.version_info.minor}-bookworm", _image
+    )
     """In which our package runs on machines of a Batch job: any image with Python 3.11 or later and git."""
     batch_cpus: float = setting(2.0, _number)
     """What one evaluation needs: it decides how many share a machine."""

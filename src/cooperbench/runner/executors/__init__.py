@@ -1,7 +1,33 @@
-"""Pairs that are worked on elsewhere, by jobs of an engine: the same as `--executor local` does here.
+"""Executors: where pairs run (`--executor`).
 
-Slurm and Ray run and judge pairs; Google Batch judges what agents of `--backend gcp` have handed in.
+| executor | pairs run | evaluations run |
+| --- | --- | --- |
+| `local` | in this process | in this process |
+| `local` with `--backend gcp` | in this process | as one Google Batch job |
+| `slurm`, `ray` | in jobs on the nodes of a cluster | in the same jobs |
 
-An engine starts jobs and tells what becomes of them; it knows nothing of pairs. A job tells the driver by events (JSON
-objects) what happens; where nodes and driver share no disk, files go with orders and come back with events.
+Jobs report to the driver by events (JSON objects). Where nodes and driver share no disk, files are
+sent with the orders of jobs and with the events.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cooperbench.runner.executors.base import Executor
+
+if TYPE_CHECKING:
+    from cooperbench.runner.config import RunConfig
+
+__all__ = ["Executor", "make_executor"]
+
+
+def make_executor(config: RunConfig) -> Executor:
+    """Return the executor of a configuration; UserError if it cannot be used."""
+    if config.executor == "local":
+        from cooperbench.runner.executors.local import make_local_executor
+
+        return make_local_executor(config)
+    from cooperbench.runner.executors.cluster import ClusterExecutor, connect_cluster
+
+    return ClusterExecutor(connect_cluster(config))

@@ -1,8 +1,8 @@
-"""Gives pairs to the jobs of an engine, and collects their results.
+"""Gives pairs to the jobs of a cluster and collects their results.
 
-jobs.json (batch.json for Google Batch) is written before jobs are submitted: the same command finds those of a driver
-that was killed. A pair whose job ended without an outcome goes to another one, as often as the engine says; then it is
-an infrastructure error.
+jobs.json (batch.json for Google Batch) is written before jobs are submitted, so that the next call
+finds the jobs of a driver that was killed. A pair whose job ended without an outcome goes to another
+job, up to `Cluster.attempts` times; then it ends with an infrastructure error.
 """
 
 from __future__ import annotations
@@ -11,170 +11,102 @@ import base64
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
+from cooperbench import records
 from cooperbench.agents.session import AgentProgress
 from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserError
 from cooperbench.eval.evaluation_files import read_patches, write_failure
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.eval.reference_store import ReferenceStore
-from cooperbench.models import Message, Pair, Usage, agent_slots
-from cooperbench.records import to_object
+from cooperbench.models import Feature, Message, Pair, Usage, agent_slots
+from cooperbench.records.jobs import JobsRecord
+from cooperbench.records.reference import ReferenceRecord
+from cooperbench.records.result import PairResult, is_finished
 from cooperbench.retry import finish_despite_interrupts
+from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.executors.job import Event, JobOrder, key_of, pack_folder, unpack_folder
-from cooperbench.runner.experiment import Arm, Budget, interleaved, write_error
-from cooperbench.storage import is_finished, read_json, write_bytes, write_json
+from cooperbench.runner.executors.cluster import Cluster
+from cooperbench.runner.executors.job import (
+    Event,
+    JobOrder,
+    PackedFolder,
+    pack_folder,
+    unpack_folder,
+    work_key,
+)
+from cooperbench.runner.plan import Plan, plan_pairs
+from cooperbench.runner.schedule import Work, interleave, write_result_error
+from cooperbench.storage import write_bytes, write_json
 from cooperbench.temporary import owned_prefix, remove_tree
 from cooperbench.text import plural
 
-JOBS_SCHEMA = "cooperbench.jobs/1"
 
-
-class Engine(Protocol):
-    """Starts jobs on other machines. Called from one thread."""
-
-    name: str
-    poll_seconds: float
-    attempts: int
-    """Jobs that a pair is given to, until one of them ends with an outcome."""
-    max_jobs: int
-    """That may be submitted at a time; it lets `RunConfig.max_jobs` of them run at once."""
-
-    def check(self, seen: Sequence[Path]) -> None:
-        """UserError for what can be known to be wrong by now; finds out what of these nodes see, results first."""
-        ...
-
-    def sees(self, path: Path) -> bool:
-        """Whether a path is the same file or folder on every node."""
-        ...
-
-    def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:
-        """UserError where they are refused: then there are no jobs."""
-        ...
-
-    def events(self, jobs: Collection[str]) -> Iterator[tuple[str, Event]]:
-        """What jobs have told since the last call; `lost` for those of `jobs` that ended without a `done`."""
-        ...
-
-    def hold(self, jobs: Collection[str]) -> None:
-        """No pair of these begins any more; those at work go on."""
-        ...
-
-    def cancel(self, jobs: Collection[str]) -> None:
-        """End jobs, and return when they have ended."""
-        ...
-
-    def close(self, *, keep_files: bool) -> None:
-        """No job is left. What they printed is kept if somebody has to look at it."""
-        ...
-
-
-def jobs_on_record(path: Path) -> dict[str, list[str]]:
-    """Jobs of an earlier call, with the keys of their pairs."""
-    record = read_json(path) or {}
-    return dict(record["jobs"]) if record.get("schema") == JOBS_SCHEMA else {}
-
-
-def batches_of(jobs: Iterable[str]) -> set[str]:
-    """Those that these jobs were submitted with."""
-    return {job.partition(".")[0] for job in jobs}
-
-
-def parse_options(text: str | None, option: str) -> dict[str, str]:
-    """`a=1,b=2` as a mapping; a part without `=` belongs to the value before it (`nodelist=n1,n2`)."""
-    found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in (text or "").split(","))):
-        name, equals, value = part.partition("=")
-        if equals and name:
-            found[name.lstrip("-")] = value
-        elif found:
-            found[next(reversed(found))] += f",{part}"
-        else:
-            raise UserError(
-                f"{option} {text!r} is no list of key=value, e.g. partition=cpu,mem=16G"
-            )
-    return found
-
-
-@contextmanager
-def open_engine(config: RunConfig) -> Iterator[Engine]:
-    """The one that `--executor` names, checked."""
-    engine: Engine
-    if config.executor == "slurm":
-        from cooperbench.runner.executors.slurm_engine import SlurmEngine
-
-        engine = SlurmEngine(config)
-    else:
-        from cooperbench.runner.executors.ray_engine import RayEngine
-
-        engine = RayEngine(config)
-    try:
-        engine.check((config.logs_dir, config.dataset_dir, *config.user_files))
-        yield engine
-    finally:
-        engine.close(keep_files=True)
+def read_jobs(path: Path) -> dict[str, list[str]]:
+    """Return the jobs of an earlier call, with the keys of their pairs."""
+    record = records.read(path, JobsRecord)
+    if record is None or record.schema != JobsRecord.SCHEMA:
+        return {}
+    return dict(record.jobs)
 
 
 class Driver:
-    """One call of `run`, `ablate` or `eval` whose pairs are worked on by jobs."""
+    """Runs plans in the jobs of a cluster."""
 
     def __init__(
-        self, engine: Engine, arms: Sequence[Arm], display: Display, budget: Budget
+        self, cluster: Cluster, plans: Sequence[Plan], display: Display, budget: Budget
     ) -> None:
-        self._engine = engine
-        self._config = arms[0].config
-        paths = self._config.paths
-        self._record = paths.batch_record if engine.name == "batch" else paths.jobs_record
-        self._carries_logs = not engine.sees(self._config.logs_dir)
-        self._folders = set() if self._carries_logs else {arm.config.paths.jobs for arm in arms}
-        self._work: dict[str, tuple[RunConfig, Pair]] = {}
-        """What has no outcome yet, by key, with the configuration of its job."""
-        to_evaluate = [(arm.config, pair) for arm in arms for pair in arm.to_evaluate]
-        there = {arm.config.run_name + arm.config.setting: _for_jobs(arm.config) for arm in arms}
-        for config, pair in (*to_evaluate, *interleaved(arms)):
-            self._work[key_of(config, pair)] = there[config.run_name + config.setting], pair
+        self._cluster = cluster
+        self._plans = plans
+        self._config = plans[0].config
         self._display = display
         self._budget = budget
+        paths = self._config.paths
+        self._record = paths.batch_record if cluster.name == "batch" else paths.jobs_record
+        self._open_work: dict[str, Work] = {}
+        """Pairs without an outcome, by key, with the configuration for jobs."""
         self._active: dict[str, list[str]] = {}
-        """Jobs and the keys of their pairs."""
+        """Submitted jobs, with the keys of their pairs."""
         self._to_submit: deque[str] = deque()
         self._attempts: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
-        """Why a job has left a pair without an outcome."""
-        self._replaying = False
-        self._held = False
-        self._any_outcome = False
-        self._any_failed = False
-        self._notes: set[str] = set()
-        self._packed = cache(_pack)
-        self._known = cache(lambda feature: tuple(ReferenceStore().about(feature)))
+        """Why jobs have left a pair without an outcome."""
+        self._carries_logs = False
+        """Whether results have to be sent back, because nodes do not see the logs."""
+        self._is_replaying = False
+        """Whether the current events are those of an earlier driver's jobs."""
+        self._is_held = False
+        self._has_outcome = False
+        self._has_failed_pair = False
+        self._shown_notes: set[str] = set()
+        self._pack_path = cache(_pack_path)
+        self._known_references = cache(_known_references)
 
-    def work_off(self) -> None:
-        """Returns when each pair has an outcome, or may not start any more. Whatever is raised ends all jobs."""
-        for config, pair in self._work.values() if self._config.force else ():
-            if not config.evaluate_only:
-                config.paths.archive(pair, config.setting)
+    def run(self) -> None:
+        """Return when each pair has an outcome or may not start anymore; on errors end all jobs."""
+        self._carries_logs = not self._cluster.sees(self._config.logs_dir)
+        self._collect_work()
         try:
-            self._find_jobs()
+            self._find_earlier_jobs()
             self._hold_if_spent()
-            at_work = {key for keys in self._active.values() for key in keys}
-            self._to_submit.extend(key for key in self._work if key not in at_work)
+            submitted = {key for keys in self._active.values() for key in keys}
+            self._to_submit.extend(key for key in self._open_work if key not in submitted)
             while self._active or self._to_submit:
-                self._submit()
-                self._gather()
-                self._replaying = False
+                self._submit_jobs()
+                self._handle_events()
+                self._is_replaying = False
                 if self._active:
-                    time.sleep(self._engine.poll_seconds)
+                    time.sleep(self._cluster.poll_seconds)
         except BaseException:
-            # Several Ctrl-C leave nothing at work either.
+            # Several Ctrl-C must not leave jobs running either.
             try:
                 finish_despite_interrupts(self._cancel)
             finally:
@@ -182,46 +114,55 @@ class Driver:
             raise
         self._forget_jobs()
 
-    def _gather(self) -> None:
-        for job, event in self._engine.events(self._active):
+    def _collect_work(self) -> None:
+        """List all pairs of the plans and archive results that are to be replaced."""
+        work = [Work(plan.config, pair) for plan in self._plans for pair in plan.to_evaluate]
+        work += interleave(self._plans)
+        for config, pair in work:
+            self._open_work[work_key(config, pair)] = Work(_config_for_jobs(config), pair)
+            if config.force and not config.evaluate_only:
+                config.paths.archive(pair, config.setting)
+
+    def _handle_events(self) -> None:
+        for job, event in self._cluster.events(self._active):
             if job in self._active:
-                self._handle(job, event)
+                self._handle_event(job, event)
 
     def _cancel(self) -> None:
         if self._carries_logs:
-            # What they have done until now is here only when they have told.
+            # Results so far arrive only with events.
             with suppress(CooperBenchError):
-                self._gather()
-        self._engine.cancel(self._active)
+                self._handle_events()
+        self._cluster.cancel(self._active)
 
     def _forget_jobs(self) -> None:
         self._record.unlink(missing_ok=True)
         try:
-            self._engine.close(keep_files=self._any_failed)
+            self._cluster.close(keep_files=self._has_failed_pair)
         except CooperBenchError as error:
-            # What was done is here.
+            # All results have been collected.
             self._display.note(str(error))
-        for folder in self._folders if not self._any_failed else ():
-            remove_tree(folder)
+        if not self._carries_logs and not self._has_failed_pair:
+            for plan in self._plans:
+                remove_tree(plan.config.paths.jobs)
 
-    def _find_jobs(self) -> None:
-        """Those of a driver that was killed: they count as ours until the engine says that they have ended."""
-        for job, keys in jobs_on_record(self._record).items():
-            if any(key in self._work for key in keys):
+    def _find_earlier_jobs(self) -> None:
+        """Adopt the jobs of a driver that was killed, until the cluster reports their end."""
+        for job, keys in read_jobs(self._record).items():
+            if any(key in self._open_work for key in keys):
                 self._active[job] = keys
-                # Not as attempts of this call: a cluster may have been cleaned up, or patches changed, meanwhile.
+                # They do not count as attempts of this call: the cause may have been removed.
                 self._attempts.subtract(keys)
         if self._active:
-            self._replaying = True
+            self._is_replaying = True
             self._display.note(f"Found {plural(len(self._active), 'job')} of an earlier call")
 
-    def _submit(self) -> None:
-        """Fill up: all that the engine takes at first, later as many as have ended."""
-        while self._held and self._to_submit:
-            del self._work[self._to_submit.popleft()]
-            self._budget.try_start()
-        most = self._config.max_jobs if self._active else self._engine.max_jobs
-        free = most - len(self._active)
+    def _submit_jobs(self) -> None:
+        """Submit as many jobs as the cluster accepts; later, as many as have ended."""
+        if self._is_held:
+            self._drop_unsubmitted()
+        limit = self._config.max_jobs if self._active else self._cluster.max_jobs
+        free = limit - len(self._active)
         if free <= 0 or not self._to_submit:
             return
         batch = secrets.token_hex(4)
@@ -230,64 +171,77 @@ class Driver:
             size = min(self._config.pairs_per_job or 1, len(self._to_submit))
             jobs[f"{batch}.{len(jobs)}"] = [self._to_submit.popleft() for _ in range(size)]
         self._active |= jobs
-        # First: from now on it says which jobs there may be, also after a crash.
-        record = {"schema": JOBS_SCHEMA, "engine": self._engine.name, "jobs": self._active}
-        write_json(self._record, record)
+        # Before the submission: from now on the file names all jobs that may exist after a crash.
+        records.write(self._record, JobsRecord(engine=self._cluster.name, jobs=self._active))
+        orders = [self._make_order(job, keys) for job, keys in jobs.items()]
         try:
-            self._engine.submit(batch, [self._order(job, keys) for job, keys in jobs.items()])
+            self._cluster.submit(batch, orders)
         except UserError:
-            self._active = {job: keys for job, keys in self._active.items() if job not in jobs}
+            for job in jobs:
+                del self._active[job]
             raise
 
-    def _order(self, job: str, keys: Sequence[str]) -> JobOrder:
-        """With the files that nodes do not see."""
-        work = tuple(self._work[key] for key in keys)
-        files: dict[tuple[Path, bytes], None] = {}
-        for config, pair in work:
-            paths = config.paths.pair(pair, config.setting)
-            if self._carries_logs and paths.result.exists():
-                patches = [
-                    paths.agent(slot.agent_id).patch for slot in agent_slots(pair, config.setting)
-                ]
-                names = [path.name for path in (paths.result, *patches)]
-                files[paths.folder, pack_folder(paths.folder, names)] = None
-            for path in (pair.task.path, *config.user_files):
-                if not self._engine.sees(path):
-                    files[self._packed(path)] = None
-        features = (
-            [feature for _, pair in work for feature in pair.features] if self._carries_logs else []
-        )
-        known = tuple(one for feature in features for one in self._known(feature))
-        return JobOrder(job, work, tuple(files), self._carries_logs, known)
+    def _drop_unsubmitted(self) -> None:
+        """Count the pairs that the budget does not allow anymore."""
+        while self._to_submit:
+            del self._open_work[self._to_submit.popleft()]
+            self._budget.try_start()
 
-    def _handle(self, job: str, event: Event) -> None:
+    def _make_order(self, job: str, keys: Sequence[str]) -> JobOrder:
+        """Return the order of a job, with the files that nodes do not see."""
+        work = tuple(self._open_work[key] for key in keys)
+        folders: dict[PackedFolder, None] = {}
+        references: list[ReferenceRecord] = []
+        for config, pair in work:
+            if self._carries_logs:
+                folders.update(dict.fromkeys(self._pack_result(config, pair)))
+                for feature in pair.features:
+                    references += self._known_references(feature)
+            for path in (pair.task.path, *config.user_files):
+                if not self._cluster.sees(path):
+                    folders[self._pack_path(path)] = None
+        return JobOrder(job, work, tuple(folders), self._carries_logs, tuple(references))
+
+    def _pack_result(self, config: RunConfig, pair: Pair) -> list[PackedFolder]:
+        """Return the result and the patches of a pair that is to be evaluated."""
+        paths = config.paths.pair(pair, config.setting)
+        if not paths.result.exists():
+            return []
+        names = [paths.result.name]
+        names += [
+            paths.agent(slot.agent_id).patch.name for slot in agent_slots(pair, config.setting)
+        ]
+        return [PackedFolder(paths.folder, pack_folder(paths.folder, names))]
+
+    def _handle_event(self, job: str, event: Event) -> None:
         match event["kind"]:
             case "done" | "lost":
                 self._end_job(job, event)
             case "note":
-                # Each job tells it of its task.
-                if event["text"] not in self._notes:
-                    self._notes.add(event["text"])
+                # Each job sends the notes about its tasks.
+                if event["text"] not in self._shown_notes:
+                    self._shown_notes.add(event["text"])
                     self._display.note(event["text"])
             case "spent":
-                # What an earlier driver's jobs have told was on disk when this one began.
-                if not self._replaying:
+                # The costs of an earlier driver's jobs were on disk when this driver started.
+                if not self._is_replaying:
                     self._budget.spend(Usage(cost=event["cost"]))
                     self._hold_if_spent()
-            case kind if event["pair"] in self._work:
-                record = event.get("record", {})
-                if kind == "evaluated" and event["files"]:
-                    record = self._take_in(event)
-                last = self._attempts[event["pair"]] + 1 >= self._engine.attempts
-                if record.get("status") == "error" and record.get("infrastructure") and not last:
-                    # Of its node, perhaps: a full disk, an engine that has died.
-                    self._reasons[job] = record["error"]
-                else:
-                    self._handle_pair(kind, event, record)
+            case _ if event["pair"] in self._open_work:
+                self._handle_pair_event(job, event)
 
-    def _handle_pair(self, kind: str, event: Event, record: dict[str, Any]) -> None:
-        config, pair = self._work[event["pair"]]
-        match kind:
+    def _handle_pair_event(self, job: str, event: Event) -> None:
+        record: Mapping[str, Any] = event.get("record", {})
+        if event["kind"] == "evaluated" and event["files"]:
+            record = self._store_evaluation(event)
+        is_last_attempt = self._attempts[event["pair"]] + 1 >= self._cluster.attempts
+        is_infrastructure = record.get("status") == "error" and record.get("infrastructure")
+        if is_infrastructure and not is_last_attempt:
+            # Perhaps the node is at fault, for example a full disk: another job tries again.
+            self._reasons[job] = record["error"]
+            return
+        config, pair = self._open_work[event["pair"]]
+        match event["kind"]:
             case "started":
                 self._display.pair_started(pair, agent_slots(pair, config.setting))
             case "outage":
@@ -298,101 +252,132 @@ class Driver:
             case "message":
                 self._display.message(pair, Message(**event["message"]))
             case "ended":
-                if event["files"]:
-                    config.paths.archive(pair, config.setting)
-                    folder = config.paths.pair(pair, config.setting).folder
-                    unpack_folder(base64.b64decode(event["files"]), folder)
-                self._display.pair_ended(pair, record)
-                if not config.auto_eval or record["status"] != "completed":
-                    self._settle(event["pair"])
+                self._end_pair(event, record)
             case "evaluated":
                 self._display.evaluated(pair, record)
                 self._settle(event["pair"])
 
-    def _take_in(self, event: Event) -> dict[str, Any]:
-        """What now is eval.json: the verdict that came, if it is one on what lies here now."""
-        config, pair = self._work[event["pair"]]
-        place, record = config.paths.pair(pair, config.setting), dict(event["record"])
-        patches, digest = (
-            read_patches(place, pair, config.setting),
-            str(record.get("image_digest", "")),
-        )
+    def _end_pair(self, event: Event, record: Mapping[str, Any]) -> None:
+        config, pair = self._open_work[event["pair"]]
+        if event["files"]:
+            config.paths.archive(pair, config.setting)
+            folder = config.paths.pair(pair, config.setting).folder
+            unpack_folder(base64.b64decode(event["files"]), folder)
+        result = records.from_object(dict(record), PairResult)
+        self._display.pair_ended(pair, result)
+        if not config.auto_eval or not result.is_completed:
+            self._settle(event["pair"])
+
+    def _store_evaluation(self, event: Event) -> Mapping[str, Any]:
+        """Write the evaluation that a job sent, if it is about the files that are here now."""
+        config, pair = self._open_work[event["pair"]]
+        paths = config.paths.pair(pair, config.setting)
+        record: dict[str, Any] = dict(event["record"])
+        patches = read_patches(paths, pair, config.setting)
+        image_digest = str(record.get("image_digest", ""))
         options = EvaluationOptions(config.test_timeout_seconds, config.eval_network, config.canary)
-        key = evaluation_key(pair, patches, digest, options)
+        key = evaluation_key(pair, patches, image_digest, options)
         try:
             if record["status"] != "error" and record["key"] != key:
                 raise InfraError(
-                    f"the result of {pair.label} is of other patches or tests than those here"
+                    f"the evaluation of {pair.label} is about other patches or tests than those here"
                 )
-            with TemporaryDirectory(prefix=owned_prefix("verdict")) as came:
-                unpack_folder(base64.b64decode(event["files"]), Path(came))
-                remove_tree(place.folder / "tests")
-                place.merged_patch.unlink(missing_ok=True)
-                for path in (*Path(came).glob("tests/*.txt"), *Path(came).glob("merged.patch")):
-                    write_bytes(place.folder / path.relative_to(came), path.read_bytes())
+            with TemporaryDirectory(prefix=owned_prefix("verdict")) as received:
+                unpack_folder(base64.b64decode(event["files"]), Path(received))
+                remove_tree(paths.folder / "tests")
+                paths.merged_patch.unlink(missing_ok=True)
+                _copy_evaluation_files(Path(received), paths.folder)
             ReferenceStore().add(event["references"])
         except CooperBenchError as error:
-            return to_object(write_failure(config.paths, pair, config.setting, error))
-        # Last: where it exists, all files that it refers to exist too.
-        write_json(place.evaluation, record)
+            failure = write_failure(config.paths, pair, config.setting, error)
+            return records.to_object(failure)
+        # Last: once eval.json exists, all files that it refers to exist too.
+        write_json(paths.evaluation, record)
         return record
 
     def _settle(self, key: str) -> None:
-        """It has an outcome."""
-        self._any_outcome = True
-        del self._work[key]
+        """Remove a pair that has an outcome."""
+        self._has_outcome = True
+        del self._open_work[key]
 
     def _hold_if_spent(self) -> None:
-        if self._budget.is_spent and not self._held:
-            self._held = True
+        if self._budget.is_spent and not self._is_held:
+            self._is_held = True
             self._display.note("The budget (--max-cost) is spent: no new pair starts")
-            self._engine.hold(self._active)
+            self._cluster.hold(self._active)
 
     def _end_job(self, job: str, event: Event) -> None:
         if event.get("refused"):
-            if event["stops"] or not self._any_outcome:
+            if event["stops"] or not self._has_outcome:
                 raise RunStopped(event["error"])
             self._display.note(event["error"])
-        reason = self._reasons.pop(job, event.get("error") or "it ended without working on it")
+        error = event.get("error") or "it ended without running the pair"
+        reason = self._reasons.pop(job, error)
         for key in self._active.pop(job):
-            if key not in self._work:
-                continue
-            config, pair = self._work[key]
-            left = Arm(config, [pair]).planned()
-            self._attempts[key] += not self._held
-            if not left.to_run and not left.to_evaluate:
-                # It was killed after it had written the outcome, and before it could tell.
-                self._settle(key)
-            elif self._attempts[key] < self._engine.attempts:
-                if not self._held:
-                    self._display.note(
-                        f"{pair.label}: job {job} ended: {reason}; it goes to another job"
-                    )
-                self._to_submit.append(key)
-            else:
-                tried = plural(self._engine.attempts, "job")
-                self._fail(config, pair, InfraError(f"{tried} ended without an outcome: {reason}"))
-                self._settle(key)
+            if key in self._open_work:
+                self._resubmit_or_fail(job, key, reason)
+
+    def _resubmit_or_fail(self, job: str, key: str, reason: str) -> None:
+        """Decide about a pair whose job has ended without reporting an outcome."""
+        config, pair = self._open_work[key]
+        plan = plan_pairs(config, [pair])
+        if not self._is_held:
+            self._attempts[key] += 1
+        if not plan.to_run and not plan.to_evaluate:
+            # The job was killed after it had written the outcome and before it could report it.
+            self._settle(key)
+        elif self._attempts[key] < self._cluster.attempts:
+            if not self._is_held:
+                self._display.note(
+                    f"{pair.label}: job {job} ended: {reason}; it goes to another job"
+                )
+            self._to_submit.append(key)
+        else:
+            jobs = plural(self._cluster.attempts, "job")
+            self._fail(config, pair, InfraError(f"{jobs} ended without an outcome: {reason}"))
+            self._settle(key)
 
     def _fail(self, config: RunConfig, pair: Pair, error: InfraError) -> None:
-        self._any_failed = True
+        """Record that a pair or its evaluation has ended in an error."""
+        self._has_failed_pair = True
         if config.evaluate_only or is_finished(config.paths.pair(pair, config.setting)):
             failure = write_failure(config.paths, pair, config.setting, error)
-            self._display.evaluated(pair, to_object(failure))
+            self._display.evaluated(pair, records.to_object(failure))
         else:
-            self._display.pair_ended(pair, write_error(config, pair, error))
+            self._display.pair_ended(pair, write_result_error(config, pair, error))
 
 
-def _for_jobs(config: RunConfig) -> RunConfig:
-    """Agents of one pair at a time, and a share of all evaluations at once. A job that is started again must not run
-    again what it has finished."""
-    force, logs_dir = config.force and config.evaluate_only, config.logs_dir.absolute()
-    share = -(-config.eval_concurrency // config.max_jobs)
-    return replace(config, force=force, concurrency=1, eval_concurrency=share, logs_dir=logs_dir)
+def _config_for_jobs(config: RunConfig) -> RunConfig:
+    """Return the configuration of a job: one pair at a time and a share of the evaluations.
+
+    Without `force`: a job that is started again must not repeat what it has finished.
+    """
+    return replace(
+        config,
+        force=config.force and config.evaluate_only,
+        concurrency=1,
+        eval_concurrency=ceil(config.eval_concurrency / config.max_jobs),
+        agent=",".join(_absolute_program(agent) for agent in config.agents),
+    )
 
 
-def _pack(path: Path) -> tuple[Path, bytes]:
-    """A folder, or one file of it, and where it belongs."""
+def _absolute_program(agent: str) -> str:
+    """Return an agent that is a program (`./my_agent`) with its absolute path."""
+    return str(Path(agent).expanduser().absolute()) if "/" in agent else agent
+
+
+def _copy_evaluation_files(source: Path, target: Path) -> None:
+    """Copy test outputs and the merged patch; nothing else that a job may have sent."""
+    for path in (*source.glob("tests/*.txt"), *source.glob("merged.patch")):
+        write_bytes(target / path.relative_to(source), path.read_bytes())
+
+
+def _known_references(feature: Feature) -> tuple[ReferenceRecord, ...]:
+    return tuple(ReferenceStore().about(feature))
+
+
+def _pack_path(path: Path) -> PackedFolder:
+    """Pack a folder, or a single file together with the folder that it is in."""
     if path.is_dir():
-        return path.absolute(), pack_folder(path.resolve())
-    return path.parent.absolute(), pack_folder(path.parent, (path.name,))
+        return PackedFolder(path.absolute(), pack_folder(path.resolve()))
+    return PackedFolder(path.parent.absolute(), pack_folder(path.parent, (path.name,)))

@@ -1,4 +1,4 @@
-"""What a job does on its node: the same as a run here, with a few pairs, telling the driver what happens."""
+"""The work of one job on its node: the same as a local run of a few pairs, reported by events."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.agents import llm
 from cooperbench.agents.session import AgentProgress
@@ -25,130 +26,164 @@ from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
 from cooperbench.eval.reference_store import ReferenceStore, export_references
 from cooperbench.models import AgentSlot, Message, Pair, Usage
 from cooperbench.records.reference import ReferenceRecord
+from cooperbench.records.result import PairResult, ResultError
+from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
-from cooperbench.runner.experiment import Arm, Budget, Experiment, mailboxes_for, open_backend
+from cooperbench.runner.executors.local import open_backend, open_plan_mailboxes
 from cooperbench.runner.model_server import check_model_servers
+from cooperbench.runner.plan import Plan, plan_pairs
+from cooperbench.runner.schedule import Scheduler, Work
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
 
 Event = dict[str, Any]
+"""A JSON object from a job to the driver; its `kind` says which other keys it has."""
 _PROGRESS_SECONDS = 5.0
+
+
+class PackedFolder(NamedTuple):
+    """A folder of the driver's machine and some of its files, as `pack_folder` packs them."""
+
+    folder: Path
+    content: bytes
 
 
 @dataclass(frozen=True)
 class JobOrder:
-    """All that one job needs to know."""
+    """Everything that one job needs."""
 
     job: str
-    """Its name, unique within the experiment."""
-    work: tuple[tuple[RunConfig, Pair], ...]
-    files: tuple[tuple[Path, bytes], ...] = ()
-    """What nodes cannot see: folders here, and what is in them. Others they read, and write, where the driver does."""
+    """Name of the job, unique within the experiment."""
+    work: tuple[Work, ...]
+    folders: tuple[PackedFolder, ...] = ()
+    """Files that nodes do not see. Other files are read and written at the driver's paths."""
     carries_logs: bool = False
-    """Results have to be carried back."""
+    """Whether results have to be sent back."""
     references: tuple[ReferenceRecord, ...] = ()
-    """With them: what the driver knows of the features of its pairs."""
+    """References of the pairs' features that the driver knows; only with `carries_logs`."""
     references_dir: Path | None = None
-    """Where it finds and keeps references; None: in the cache of the node."""
+    """Folder for references; None: the cache of the node."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """For what is not set on the node, where the engine does not pass it on itself."""
+    """Variables to set if they are not set on the node."""
     version: str = __version__
 
 
 class Link(Protocol):
-    """From a job to the driver."""
+    """The connection of a job to the driver."""
 
     owner: str
-    """Which job on which node, for people."""
+    """The job and its node, for people."""
 
-    def tell(self, event: Event) -> None: ...
+    def send(self, event: Event) -> None:
+        """Send an event to the driver."""
+        ...
 
     def may_start(self) -> bool:
-        """Whether the driver still lets pairs begin."""
+        """Return whether the driver still allows pairs to start."""
         ...
 
 
-def key_of(config: RunConfig, pair: Pair) -> str:
-    """A pair of an experiment, in events and in jobs.json."""
+def work_key(config: RunConfig, pair: Pair) -> str:
+    """Return the key of a pair in events and in jobs.json."""
     return f"{config.setting} {pair.label}"
 
 
-def work_on(order: JobOrder, link: Link) -> None:
-    """Run and judge the pairs of one job. Its last event is `done`, with the error where there is one."""
+def run_job(order: JobOrder, link: Link) -> None:
+    """Run and evaluate the pairs of a job. The last event is `done`, with the error if any."""
     for name, value in order.environment.items():
         os.environ.setdefault(name, value)
     done: Event = {"kind": "done"}
     try:
         if order.version != __version__:
             raise UserError(
-                f"CooperBench is {__version__} there, and {order.version} here; install the same"
+                f"the node has CooperBench {__version__} and the driver {order.version}; "
+                "install the same version"
             )
-        with on_this_node(order) as here:
-            _work(here, link)
+        with unpack_order(order) as local_order:
+            _run_pairs(local_order, link)
     except Interrupted:
         raise
     except Exception as error:
-        refused = isinstance(error, UserError)
-        reason = str(error) if refused else "".join(traceback.format_exception_only(error)).strip()
-        done["error"] = f"{link.owner}: {redact(reason)}"
-        done |= {"refused": refused, "stops": isinstance(error, RunStopped)}
+        done |= _describe_error(error, link)
         traceback.print_exc()
-    link.tell(done)
+    link.send(done)
 
 
-def _work(order: JobOrder, link: Link) -> None:
-    configs = dict.fromkeys(config for config, _ in order.work)
+def _describe_error(error: Exception, link: Link) -> Event:
+    is_user_error = isinstance(error, UserError)
+    if is_user_error:
+        reason = str(error)
+    else:
+        reason = "".join(traceback.format_exception_only(error)).strip()
+    return {
+        "error": f"{link.owner}: {redact(reason)}",
+        "refused": is_user_error,
+        "stops": isinstance(error, RunStopped),
+    }
+
+
+def _run_pairs(order: JobOrder, link: Link) -> None:
+    configs = list(dict.fromkeys(work.config for work in order.work))
     if not order.carries_logs:
-        llm.share_pauses(next(iter(configs)).logs_dir / ".rate-limits")
+        llm.share_pauses(configs[0].logs_dir / ".rate-limits")
     with ExitStack() as stack:
         for config, pair in order.work:
-            # A job that Slurm thinks dead may still be at work on it: then this one waits.
-            stack.enter_context(
-                locked(lock_path(config.paths.jobs / "claims", key_of(config, pair)))
-            )
-        # From disk again: a job that is started once more goes on where it was.
-        arms = [
-            Arm(one, [pair for config, pair in order.work if config == one]).planned()
-            for one in configs
-        ]
-        for arm in arms:
-            for pair in arm.to_run:
-                if not arm.config.replay_from:
-                    check_model_servers(arm.config.agent_specs(pair))
-        backend = open_backend(arms[0].config)
-        mailboxes = mailboxes_for(arms, stack)
-        sandboxes = stack.enter_context(SandboxManager(backend))
+            # A job that Slurm believes dead may still run the pair: then this one waits.
+            claim = lock_path(config.paths.jobs / "claims", work_key(config, pair))
+            stack.enter_context(locked(claim))
+        # Read from disk again: a job that is restarted continues where it was.
+        plans = [_plan_of(config, order.work) for config in configs]
+        _check_servers(plans)
         store = ReferenceStore(order.references_dir)
         for reference in order.references:
             store.save(reference)
-        reporter, budget = _Reporter(order, link, store), _DriversBudget(link)
+        reporter = _Reporter(order, link, store)
+        backend = open_backend(configs[0])
+        mailboxes = open_plan_mailboxes(plans, stack)
+        sandboxes = stack.enter_context(SandboxManager(backend))
         try:
-            Experiment(arms, sandboxes, reporter, mailboxes, budget, store).work_through()
+            Scheduler(plans, sandboxes, reporter, mailboxes, _DriverBudget(link), store).run()
         finally:
-            for config in configs if order.carries_logs else ():
-                # For what the engine keeps of what jobs print: the file itself stays on the node, and is removed.
-                if config.paths.error_log.is_file():
-                    sys.stderr.write(config.paths.error_log.read_text("utf-8", "replace"))
+            if order.carries_logs:
+                _print_error_logs(configs)
 
 
-class _DriversBudget(Budget):
-    """The driver's: it adds up what all jobs spend."""
+def _plan_of(config: RunConfig, work: Sequence[Work]) -> Plan:
+    return plan_pairs(config, [pair for pair_config, pair in work if pair_config == config])
+
+
+def _check_servers(plans: Sequence[Plan]) -> None:
+    for plan in plans:
+        if not plan.config.replay_from:
+            for pair in plan.to_run:
+                check_model_servers(plan.config.agent_specs(pair))
+
+
+def _print_error_logs(configs: Sequence[RunConfig]) -> None:
+    """Print errors.log, which is removed with the job, to the output that the cluster keeps."""
+    for config in configs:
+        if config.paths.error_log.is_file():
+            sys.stderr.write(config.paths.error_log.read_text("utf-8", "replace"))
+
+
+class _DriverBudget(Budget):
+    """The budget of the driver, which adds up the costs of all jobs."""
 
     def __init__(self, link: Link) -> None:
         super().__init__(None)
         self._link = link
 
     def spend(self, usage: Usage) -> None:
-        self._link.tell({"kind": "spent", "cost": usage.cost})
+        self._link.send({"kind": "spent", "cost": usage.cost})
 
     def try_start(self) -> bool:
         return self._link.may_start()
 
 
 class _Reporter(Display):
-    """Tells the driver, which shows it."""
+    """Sends everything to the driver, which displays it."""
 
     def __init__(self, order: JobOrder, link: Link, store: ReferenceStore) -> None:
         super().__init__()
@@ -158,44 +193,47 @@ class _Reporter(Display):
         self._next_progress: dict[tuple[Pair, str], float] = {}
 
     def note(self, text: str) -> None:
-        self._link.tell({"kind": "note", "text": text})
+        self._link.send({"kind": "note", "text": text})
 
-    def progress(self, what: str, label: str, done: int, total: int) -> None:
-        """The driver counts pairs."""
+    def progress(self, action: str, label: str, done: int, total: int) -> None:
+        """Ignore it: the driver counts pairs."""
 
-    def pair_started(self, pair: Pair, slots: Sequence[AgentSlot]) -> None:  # noqa: ARG002  # the driver knows them
-        self._report("started", pair)
+    def pair_started(self, pair: Pair, slots: Sequence[AgentSlot]) -> None:
+        del slots  # the driver knows them
+        self._send("started", pair)
 
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
-        self._report("outage", pair, agent_id=agent_id, reason=reason)
+        self._send("outage", pair, agent_id=agent_id, reason=reason)
 
     def agent_progress(self, pair: Pair, agent_id: str, progress: AgentProgress) -> None:
-        """Send at most one event per agent in `_PROGRESS_SECONDS`: each one is a write to a shared disk."""
+        """Send at most one event per agent in `_PROGRESS_SECONDS`: each is a write to a shared disk."""
         now = time.monotonic()
         if now < self._next_progress.get((pair, agent_id), 0.0):
             return
         self._next_progress[pair, agent_id] = now + _PROGRESS_SECONDS
-        self._report("progress", pair, agent_id=agent_id, progress=asdict(progress))
+        self._send("progress", pair, agent_id=agent_id, progress=asdict(progress))
 
     def message(self, pair: Pair, message: Message) -> None:
-        self._report("message", pair, message=asdict(message))
+        self._send("message", pair, message=asdict(message))
 
-    def pair_ended(self, pair: Pair, result: Mapping[str, Any]) -> None:
-        self._report("ended", pair, record=result, files=self._packed(pair))
+    def pair_ended(self, pair: Pair, result: PairResult | ResultError) -> None:
+        record = records.to_object(result)
+        self._send("ended", pair, record=record, files=self._pack_results(pair))
 
     def evaluated(self, pair: Pair, evaluation: Mapping[str, Any]) -> None:
-        files = self._packed(pair, "merged.patch", "tests")
+        files = self._pack_results(pair, "merged.patch", "tests")
         references = export_references(self._store.known([pair])) if files else None
-        self._report("evaluated", pair, record=evaluation, files=files, references=references)
+        self._send("evaluated", pair, record=evaluation, files=files, references=references)
 
-    def _report(self, kind: str, pair: Pair, **content: Any) -> None:
-        self._link.tell({"kind": kind, "pair": key_of(self._config_of(pair), pair), **content})
+    def _send(self, kind: str, pair: Pair, **content: Any) -> None:
+        key = work_key(self._config_of(pair), pair)
+        self._link.send({"kind": kind, "pair": key, **content})
 
     def _config_of(self, pair: Pair) -> RunConfig:
-        return next(config for config, other in self._order.work if other == pair)
+        return next(work.config for work in self._order.work if work.pair == pair)
 
-    def _packed(self, pair: Pair, *names: str) -> str | None:
-        """None where the driver sees the files anyway."""
+    def _pack_results(self, pair: Pair, *names: str) -> str | None:
+        """Return files of a pair for the driver; None if the driver sees them anyway."""
         if not self._order.carries_logs:
             return None
         config = self._config_of(pair)
@@ -204,54 +242,60 @@ class _Reporter(Display):
 
 
 @contextmanager
-def on_this_node(order: JobOrder) -> Iterator[JobOrder]:
-    """The order with paths of this node: what came with it is unpacked for as long as the block lasts."""
+def unpack_order(order: JobOrder) -> Iterator[JobOrder]:
+    """Unpack the files of an order; yield the order with their paths on this node."""
     root = Path(tempfile.mkdtemp(prefix=owned_prefix("job")))
-
-    def here(path: Path) -> Path:
-        moved = root / path.absolute().relative_to("/")
-        return moved if moved.exists() else path
-
-    def config_here(config: RunConfig) -> RunConfig:
-        paths = [str(here(path)) if path else "" for path in config.agent_config_paths]
-        return replace(
-            config,
-            agent_config=config.agent_config and ",".join(paths),
-            prompts_dir=config.prompts_dir and here(config.prompts_dir),
-            logs_dir=root / config.logs_dir.relative_to("/")
-            if order.carries_logs
-            else config.logs_dir,
-        )
-
     try:
-        for folder, packed in order.files:
-            unpack_folder(packed, root / folder.relative_to("/"))
-        work = [
-            (config_here(config), replace(pair, task=replace(pair.task, path=here(pair.task.path))))
-            for config, pair in order.work
-        ]
-        yield replace(order, work=tuple(work))
+        for folder, content in order.folders:
+            unpack_folder(content, _below(root, folder))
+        work = tuple(_localize(entry, root, order.carries_logs) for entry in order.work)
+        yield replace(order, work=work)
     finally:
         remove_tree(root)
 
 
+def _below(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _localize(work: Work, root: Path, carries_logs: bool) -> Work:
+    """Return the work with paths below `root` for all files that came with the order."""
+
+    def local_path(path: Path) -> Path:
+        unpacked = _below(root, path)
+        return unpacked if unpacked.exists() else path
+
+    config, pair = work
+    changes: dict[str, Any] = {}
+    if config.agent_config is not None:
+        paths = [str(local_path(path)) if path else "" for path in config.agent_config_paths]
+        changes["agent_config"] = ",".join(paths)
+    if config.prompts_dir is not None:
+        changes["prompts_dir"] = local_path(config.prompts_dir)
+    if carries_logs:
+        changes["logs_dir"] = _below(root, config.logs_dir)
+    task = replace(pair.task, path=local_path(pair.task.path))
+    return Work(replace(config, **changes), replace(pair, task=task))
+
+
 def pack_folder(folder: Path, names: Sequence[str] = ()) -> bytes:
-    """A folder, or these of the names in it that are there: the same bytes for the same files."""
-
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        is_plain = member.isreg() or member.isdir() or member.issym()
-        if not is_plain or Path(member.name).name == "__pycache__":
-            return None
-        member.uid = member.gid = member.mtime = 0
-        member.uname = member.gname = ""
-        return member
-
+    """Pack a folder, or the existing ones of some names in it; equal files give equal bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in names or (".",):
             if (folder / name).exists():
-                archive.add(folder / name, arcname=name, filter=plain)
+                archive.add(folder / name, arcname=name, filter=_normalize)
     return zlib.compress(buffer.getvalue(), 6)
+
+
+def _normalize(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Remove owner and time of a packed file; leave out devices and bytecode caches."""
+    is_file_or_folder = member.isreg() or member.isdir() or member.issym()
+    if not is_file_or_folder or Path(member.name).name == "__pycache__":
+        return None
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def unpack_folder(packed: bytes, folder: Path) -> None:
@@ -265,9 +309,9 @@ def unpack_folder(packed: bytes, folder: Path) -> None:
                 archive.extraction_filter = tarfile.data_filter
             else:
                 _reject_unsafe_members(archive)
-            archive.extractall(folder)  # noqa: S202 (members are filtered or checked above)
+            archive.extractall(folder)  # noqa: S202  # members are filtered or checked above
     except (OSError, tarfile.TarError, zlib.error) as error:
-        raise InfraError(f"what came from another machine cannot be unpacked: {error}") from error
+        raise InfraError(f"files from another machine cannot be unpacked: {error}") from error
 
 
 def _reject_unsafe_members(archive: tarfile.TarFile) -> None:

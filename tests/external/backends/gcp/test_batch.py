@@ -21,8 +21,9 @@ from cooperbench.backends.gcp.settings import read_settings
 from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import UserError
 from cooperbench.eval.reference_store import ReferenceStore
-from cooperbench.runner.executors.batch_engine import job_spec
+from cooperbench.runner.executors.batch_cluster import make_job_spec
 from cooperbench.runner.executors.job import JobOrder
+from cooperbench.runner.schedule import Work
 from cooperbench.storage import read_json
 from tests.support.gcp.batch_cloud import (
     WITH_AGENTS,
@@ -385,8 +386,10 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         bucket="some-bucket", disk_type="pd-ssd", network="vpc", subnetwork="inner", public_address=False, service_account="a@b.c",
     )  # fmt: skip
     config = replace(make_config(tmp_path), test_timeout_seconds=900)
-    orders = [JobOrder(f"ab.{index}", ((config, pair),)) for index, pair in enumerate(there.pairs)]
-    job = job_spec(settings, "cb-there-ab", "there", orders, 2)
+    orders = [
+        JobOrder(f"ab.{index}", (Work(config, pair),)) for index, pair in enumerate(there.pairs)
+    ]
+    job = make_job_spec(settings, "cb-there-ab", "there", orders, 2)
     (machines,) = job.allocation_policy.instances
     policy, (interface,) = machines.policy, job.allocation_policy.network.network_interfaces
     assert (policy.machine_type, policy.provisioning_model.name) == ("n2-standard-4", "SPOT")
@@ -420,8 +423,8 @@ def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machin
     require_program("ip", package="iproute2")
     there, _ = make_both(tmp_path)
     settings = read_settings(project="some-project", region="europe-west4", bucket="some-bucket")
-    orders = [JobOrder("ab.0", ((make_config(tmp_path), there.pairs[0]),))]
-    (group,) = job_spec(settings, "cb-there-ab", "there", orders, 1).task_groups
+    orders = [JobOrder("ab.0", (Work(make_config(tmp_path), there.pairs[0]),))]
+    (group,) = make_job_spec(settings, "cb-there-ab", "there", orders, 1).task_groups
     with Site() as place:
         place.add_machine()
         place.add_container()

@@ -12,7 +12,7 @@ import pytest
 from cooperbench.agents import llm
 from cooperbench.cli import main
 from cooperbench.errors import UserError
-from cooperbench.runner.executors.driver import parse_options
+from cooperbench.runner.executors.cluster import parse_options
 from cooperbench.storage import write_json
 from tests.unit.runner.test_config import make_config
 

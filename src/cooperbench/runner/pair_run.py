@@ -1,0 +1,374 @@
+"""One attempt at one pair: sandboxes, agents that work at the same time, patches, result.json."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cooperbench import records
+from cooperbench._version import __version__
+from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
+from cooperbench.agents.recorder import Recorder
+from cooperbench.agents.registry import get_agent, version_of
+from cooperbench.agents.session import AgentSession
+from cooperbench.errors import (
+    AgentFailure,
+    InfraError,
+    Interrupted,
+    RunStopped,
+    SandboxDead,
+    SandboxDestroyed,
+    SandboxRefused,
+    SandboxTimeout,
+    UserError,
+)
+from cooperbench.gateway.recording import Exchanges
+from cooperbench.models import AgentSlot, Image, Pair, Usage, agent_slots
+from cooperbench.records.result import AgentResult, PairResult
+from cooperbench.records.usage import agent_usage, total_usage
+from cooperbench.runner.config import AgentSpec, RunConfig
+from cooperbench.runner.display import Display
+from cooperbench.runner.repository import (
+    PREPARED_GIT_DIR,
+    SNAPSHOT_SECONDS,
+    STRIPPED_GIT_DIR,
+    CanShowFolder,
+    changed_files,
+    prepare_repository,
+    take_patch,
+    take_patch_elsewhere,
+)
+from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, Sandbox
+from cooperbench.sandbox.contract import SandboxOptions
+from cooperbench.sandbox.manager import SandboxManager
+from cooperbench.secrets import redact
+from cooperbench.storage import PairPaths, utc_now
+from cooperbench.team.git_remote import GitRemote
+from cooperbench.team.mailbox import Mailbox, MailboxFactory
+from cooperbench.team.team import AgentWork, Team
+
+T = TypeVar("T")
+UNLIMITED_LIFETIME_SECONDS = 24 * 3600
+SUBMITTED = "submitted"
+DESTROYED = "sandbox_destroyed"
+"""Status of an agent that ended its own sandbox or made it unusable."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """The shared objects that every pair run of this process uses."""
+
+    sandboxes: SandboxManager
+    display: Display
+    mailboxes: MailboxFactory | None
+    """None if no agents of this process can write to each other through Redis."""
+    on_spend: Callable[[Usage], None]
+    """Called with the usage of each model call."""
+
+
+def run_pair(config: RunConfig, pair: Pair, services: Services, attempt: int) -> PairResult:
+    """Run one attempt at a pair and write result.json.
+
+    InfraError and Interrupted leave no result behind.
+    """
+    config.paths.archive(pair, config.setting)
+    paths = config.paths.pair(pair, config.setting)
+    paths.folder.mkdir(parents=True)
+    team = make_team(config, pair, paths, services)
+    pair_run = PairRun(config, pair, paths, services, team, services.sandboxes.image(pair.task))
+    started_at, started = utc_now(), time.monotonic()
+    try:
+        base_commit, agents = pair_run.run_agents()
+        works = [
+            AgentWork(agent.agent_id, agent.feature_ids, agent.files_changed) for agent in agents
+        ]
+        team_record = team.write_records(paths, works)
+    finally:
+        # A sandbox may have been opened while the others were being ended.
+        pair_run.end_sandboxes()
+        if team.remote is not None:
+            team.remote.close()
+    content = {
+        "run_name": config.run_name,
+        "repo": pair.task.repo,
+        "task_id": pair.task.task_id,
+        "features": list(pair.feature_ids),
+        "setting": config.setting,
+        "agents": {agent.agent_id: agent for agent in agents},
+        **team_record,
+        **msgspec.structs.asdict(total_usage(agents)),
+        "base_commit": base_commit,
+        "backend": config.backend,
+        "image": pair_run.image.ref,
+        "image_digest": pair_run.image.digest,
+        "attempt": attempt,
+        "started_at": started_at,
+        "ended_at": utc_now(),
+        "duration_seconds": round(time.monotonic() - started, 3),
+        "error": None,
+        "version": __version__,
+    }
+    result = msgspec.convert(content, PairResult)
+    records.write(paths.result, result)
+    return result
+
+
+def make_team(config: RunConfig, pair: Pair, paths: PairPaths, services: Services) -> Team:
+    """Return the communication of a pair's agents, as far as the configuration allows it."""
+    agent_ids = [slot.agent_id for slot in agent_slots(pair, config.setting)]
+    on_message = partial(services.display.message, pair)
+    if len(agent_ids) == 1:
+        return Team(agent_ids, None, None, on_message, None)
+    mailbox = None
+    if config.messaging_enabled and services.mailboxes is not None:
+        mailbox = services.mailboxes.make(pair.label, agent_ids)
+    elif config.messaging_enabled:
+        mailbox = Mailbox(agent_ids)
+    remote = GitRemote(paths.team_repository, agent_ids) if config.shares_git else None
+    return Team(agent_ids, mailbox, remote, on_message, config.team_features)
+
+
+class _AgentEnd(NamedTuple):
+    """How an agent ended, and its patch."""
+
+    status: str
+    error: str | None
+    patch: bytes
+
+
+@dataclass(frozen=True)
+class PairRun:
+    """The sandboxes and agents of one attempt."""
+
+    config: RunConfig
+    pair: Pair
+    paths: PairPaths
+    services: Services
+    team: Team
+    image: Image
+    sandboxes: dict[str, Sandbox] = field(default_factory=dict)
+    """Open sandboxes, by agent id."""
+
+    @property
+    def _git_dir(self) -> str:
+        return PREPARED_GIT_DIR if self.image.agent_ref else STRIPPED_GIT_DIR
+
+    def run_agents(self) -> tuple[str, list[AgentResult]]:
+        """Run all agents at the same time; return the base commit and how each agent ended."""
+        slots = agent_slots(self.pair, self.config.setting)
+        specs = self.config.agent_specs(self.pair)
+        with ThreadPoolExecutor(len(slots), thread_name_prefix="agent") as pool:
+            try:
+                opening = [
+                    pool.submit(self.open_sandbox, slot, spec)
+                    for slot, spec in zip(slots, specs, strict=True)
+                ]
+                commits = set(_gather(opening))
+                if len(commits) > 1:
+                    raise InfraError(f"sandboxes of {self.pair.label} have different commits")
+                working = [
+                    pool.submit(self.run_agent, slot, spec)
+                    for slot, spec in zip(slots, specs, strict=True)
+                ]
+                return commits.pop(), _gather(working)
+            finally:
+                # After a failure this ends the agents that still run, so that the pool can end.
+                self.end_sandboxes()
+
+    def open_sandbox(self, slot: AgentSlot, spec: AgentSpec) -> str:
+        """Open an agent's sandbox, prepare its repository, and return the base commit."""
+        labels = {"run": self.config.run_name, "pair": self.pair.label, "agent": slot.agent_id}
+        programs = get_agent(spec.agent).programs()
+        sandbox = self.services.sandboxes.open(
+            self._agent_image,
+            timeout_seconds=self._sandbox_lifetime_seconds(),
+            options=SandboxOptions("agent", self.config.network, labels, programs=programs),
+        )
+        self.sandboxes[slot.agent_id] = sandbox
+        commit = prepare_repository(sandbox, self._git_dir)
+        self.team.join(
+            slot.agent_id,
+            sandbox,
+            streams=self.services.sandboxes.streams,
+            repo_dir=REPO_DIR,
+            base_commit=commit,
+            base_git_dir=self._git_dir,
+        )
+        return commit
+
+    def _sandbox_lifetime_seconds(self) -> int:
+        seconds = self.config.limits.seconds
+        if seconds is None:
+            return UNLIMITED_LIFETIME_SECONDS
+        # Outages of the model's provider do not count as the agent's time, but the sandbox must
+        # outlast them.
+        outage_seconds = int(min(retry_timeout_seconds(), UNLIMITED_LIFETIME_SECONDS))
+        return int(seconds) + 2 * SNAPSHOT_SECONDS + outage_seconds
+
+    @property
+    def _agent_image(self) -> str:
+        return self.image.agent_ref or self.image.ref
+
+    def run_agent(self, slot: AgentSlot, spec: AgentSpec) -> AgentResult:
+        """Run one agent from its first step to its patch."""
+        started = time.monotonic()
+        files = self.paths.agent(slot.agent_id)
+        version = version_of(get_agent(spec.agent))
+        recorder = Recorder(files, slot, agent=spec.agent, model=spec.model, agent_version=version)
+        exchanges = self._open_exchanges(slot, files.exchanges)
+        session = self._make_session(slot, spec, recorder, exchanges)
+        try:
+            end = self._run_until_end(slot, spec, session)
+        except BaseException as error:
+            recorder.note(f"aborted: {type(error).__name__}: {error}")
+            recorder.abandon()
+            raise
+        finally:
+            if exchanges is not None:
+                exchanges.close()
+        self.services.sandboxes.end(self.sandboxes[slot.agent_id])
+        files.write_patch(end.patch)
+        recorder.finish(end.status, session.usage, session.sandbox_seconds, end.error)
+        return AgentResult(
+            agent_id=slot.agent_id,
+            feature_ids=list(slot.feature_ids),
+            agent=spec.agent,
+            agent_version=version,
+            model=spec.model,
+            status=end.status,
+            error=redact(end.error) if end.error else end.error,
+            steps=session.steps,
+            **msgspec.structs.asdict(agent_usage(session.usage, session.sandbox_seconds)),
+            patch_bytes=len(end.patch),
+            patch_sha256=sha256(end.patch).hexdigest(),
+            files_changed=changed_files(end.patch),
+            started_at=recorder.started_at,
+            ended_at=utc_now(),
+            duration_seconds=round(time.monotonic() - started, 3),
+        )
+
+    def _open_exchanges(self, slot: AgentSlot, path: Path) -> Exchanges | None:
+        """Return the model exchanges to record or to replay; None without either."""
+        recording = self.config.recording(self.pair, slot.agent_id)
+        if recording is not None:
+            return Exchanges(None, recording)
+        if self.config.record:
+            return Exchanges(path, None)
+        return None
+
+    def _make_session(
+        self,
+        slot: AgentSlot,
+        spec: AgentSpec,
+        recorder: Recorder,
+        exchanges: Exchanges | None,
+    ) -> AgentSession:
+        config, display = self.config, self.services.display
+        return AgentSession(
+            pair=self.pair,
+            slot=slot,
+            setting=config.setting,
+            model=spec.model,
+            base_url=spec.base_url,
+            config_path=spec.config_path,
+            sandbox=self.sandboxes[slot.agent_id],
+            recorder=recorder,
+            limits=config.limits,
+            inbox=self.team.inboxes.get(slot.agent_id),
+            git_shared=self.team.remote is not None,
+            stop=self.services.sandboxes.stop,
+            on_spend=self.services.on_spend,
+            exchanges=exchanges,
+            on_outage=partial(display.outage, self.pair, slot.agent_id),
+            on_progress=partial(display.agent_progress, self.pair, slot.agent_id),
+            tools=self.team.tools(slot.agent_id) if config.team_mcp else {},
+            team_features=config.team_features,
+            prompts_dir=config.prompts_dir,
+        )
+
+    def _run_until_end(self, slot: AgentSlot, spec: AgentSpec, session: AgentSession) -> _AgentEnd:
+        """Let the agent work until it ends, then collect its patch."""
+        status, error = SUBMITTED, None
+        try:
+            with self._attribute_to_agent():
+                get_agent(spec.agent)().run(session)
+        except AgentFailure as failure:
+            status, error = failure.status, str(failure)
+        except UserError as problem:
+            raise RunStopped(redact(str(problem))) from problem
+        self.team.leave(slot.agent_id)
+        session.report_progress("collecting the patch")
+        try:
+            with self._attribute_to_agent():
+                return _AgentEnd(status, error, self.collect_patch(slot))
+        except AgentFailure as failure:
+            if status != DESTROYED:
+                status, error = failure.status, str(failure)
+        except SandboxDead:
+            if status != DESTROYED:
+                raise
+        return _AgentEnd(status, error, b"")
+
+    @contextmanager
+    def _attribute_to_agent(self) -> Iterator[None]:
+        """Turn damage that the agent did to its own sandbox into its outcome.
+
+        A sandbox that does not answer counts as damaged only if another one answers.
+        """
+        try:
+            yield
+        except (SandboxDestroyed, SandboxRefused, SandboxTimeout) as error:
+            if isinstance(error, SandboxTimeout):
+                with self._open_spare_sandbox(60) as spare:
+                    spare.run(["true"], timeout_seconds=30)
+            raise AgentFailure(DESTROYED, str(error)) from error
+
+    def collect_patch(self, slot: AgentSlot) -> bytes:
+        """Return the agent's patch, if necessary with the tools of another sandbox."""
+        sandbox = self.sandboxes[slot.agent_id]
+        try:
+            return take_patch(sandbox, self._git_dir)
+        except AgentFailure as failure:
+            if not isinstance(sandbox, CanShowFolder):
+                raise
+            spare = self._open_spare_sandbox(2 * SCRIPT_SECONDS)
+            return take_patch_elsewhere(sandbox, spare, self._git_dir, failure)
+
+    def _open_spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[Sandbox]:
+        options = SandboxOptions("agent", self.config.network, {"run": self.config.run_name})
+        return self.services.sandboxes.sandbox(
+            self._agent_image, timeout_seconds=lifetime_seconds, options=options
+        )
+
+    def end_sandboxes(self) -> None:
+        """End all sandboxes of the pair and the team's services."""
+        for sandbox in list(self.sandboxes.values()):
+            self.services.sandboxes.end(sandbox)
+        self.team.close()
+
+
+def _gather(futures: list[Future[T]]) -> list[T]:
+    """Return all results in order; raise the first failure at once, while others may still run."""
+    finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
+    errors = [error for future in finished if (error := future.exception()) is not None]
+    if errors:
+        raise min(errors, key=_importance)
+    return [future.result() for future in futures]
+
+
+def _importance(error: BaseException) -> int:
+    """Rank errors: an agent that was interrupted by a stop says less than what caused the stop."""
+    if isinstance(error, RunStopped):
+        return 0
+    if isinstance(error, Interrupted):
+        return 2
+    return 1
