@@ -1,4 +1,4 @@
-"""Export of a run to the formats of other tools. An unfinished run is exported as far as it goes."""
+"""Export of a run to the formats of other tools. Unfinished runs are exported as far as they go."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_outages_leave_nothing_behind_and_others_go_on(
     report = judge_run(run, MODEL)
     assert (report.judged, len(report.errors)) == (2, 1)
     assert report.errors[0].startswith(
-        "alpha_task/task3 f1_f2: model 'openai/gpt-4o-mini' did not answer"
+        "alpha_task/task3 f1_f2: model 'openai/gpt-4o-mini' did not reply"
     )
     assert [pair.paths.judgement.exists() for pair in run.pairs] == [False, True, True]
 
@@ -182,7 +182,7 @@ def test_a_key_that_is_refused_is_one_line_for_the_user(
     tmp_path: Path, server: ModelServer
 ) -> None:
     server.script("", [error(401)] * 5)
-    with pytest.raises(UserError, match="does not accept the key") as caught:
+    with pytest.raises(UserError, match="rejects the API key") as caught:
         judge_run(failed_run(tmp_path, 3), MODEL)
     assert "judge-test-key" not in str(caught.value)
 
