@@ -1,7 +1,8 @@
-"""One pair as it lies on disk, for every report: its state and verdicts at hand, large files read when asked for.
+"""One pair as it is on disk, for every report. Large files are read when they are needed.
 
-Tolerant by design: what is missing, half written or of an older schema becomes a line in `problems` and a state of its
-own. Nothing in here raises for what is in a file, and nothing that could not be read is taken for a failure of agents.
+A file that is missing, incomplete or of an older schema becomes a line in `problems` and a state
+of its own. The content of a file never raises an exception, and a file that cannot be read never
+counts as a failure of the agents.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Loss = Literal["passed", "capability", "conflict", "integration"]
 
 
 class Meaning(NamedTuple):
+    """A state or an outcome, for people."""
+
     mark: str
     """One character, for the page."""
     short: str
@@ -91,13 +94,13 @@ def verdict_meaning(verdict: str, setting: Setting) -> str:
 
 
 def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
-    """One agent's patch merges with nothing."""
+    """Return the names of the verdicts in a setting. In solo there is nothing to merge."""
     return tuple(VERDICTS) if setting != "solo" else ("individual", "overall")
 
 
 @dataclass(frozen=True, order=True)
 class PairKey:
-    """A pair by its place under logs/, in the order of reports."""
+    """A pair by its path under logs/, in the order of reports."""
 
     repo: str
     task_id: int
@@ -105,16 +108,18 @@ class PairKey:
 
     @property
     def label(self) -> str:
+        """The pair for people: `click_task/task7 f1_f2`."""
         return f"{self.repo}/task{self.task_id} {self.group}"
 
     @property
     def group(self) -> str:
-        return "_".join(f"f{number}" for number in self.features)
+        """The features as in paths: `f1_f2`."""
+        return "_".join(f"f{feature_id}" for feature_id in self.features)
 
 
 @dataclass(frozen=True)
 class AgentData:
-    """One agent's part of result.json and eval.json; None where they do not tell."""
+    """One agent's part of result.json and eval.json; None for values that they do not have."""
 
     agent_id: str
     agent: str | None
@@ -122,7 +127,7 @@ class AgentData:
     status: str | None
     """How it ended: `submitted`, `step_limit`, …"""
     success: bool | None
-    """Its patch passes its own feature's tests alone."""
+    """Whether its patch alone passes the tests of its own features."""
     feature_ids: tuple[int, ...]
     steps: int
     cost: float
@@ -133,6 +138,7 @@ class AgentData:
 
     @property
     def configuration(self) -> str:
+        """Model and agent framework, for people."""
         return " · ".join(part for part in (self.model, self.agent) if part) or "unknown"
 
 
@@ -144,12 +150,12 @@ class SentMessage(Message):
 
 
 class Conversation(NamedTuple):
-    """What the agents of a pair told each other, in order."""
+    """The messages that the agents of a pair sent to each other, in order."""
 
     messages: tuple[SentMessage, ...] = ()
     complete: bool = True
-    """False: there is no usable conversation.json, or it has messages that cannot be read. These are then those that
-    the agents' records mention, or those that can be read."""
+    """False if there is no usable conversation.json, or if it has messages that cannot be read.
+    Then these are the messages that trajectories mention, or those that can be read."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +169,11 @@ class PairData:
     evaluation: Evaluation | None
     problems: tuple[str, ...] = ()
     unreadable: bool = False
-    """result.json or eval.json is there and is no JSON object."""
+    """Whether result.json or eval.json exists but is not a JSON object."""
 
     @property
     def label(self) -> str:
+        """The pair for people: `click_task/task7 f1_f2`."""
         return self.key.label
 
     @cached_property
@@ -208,7 +215,7 @@ class PairData:
 
     @property
     def loss(self) -> Loss | None:
-        """The first thing that went wrong: a patch fails alone, else git cannot merge, else they fail together."""
+        """The first thing that went wrong: a patch alone, the merge in git, or its tests."""
         if self.state != "failed":
             return "passed" if self.state == "passed" else None
         alone = [self.verdicts["individual"], *(agent.success for agent in self.agents)]
@@ -236,8 +243,12 @@ class PairData:
 
     @property
     def unsound_text(self) -> str:
-        features, s = ", ".join(map(str, self.unsound)), "s" if len(self.unsound) > 1 else ""
-        return f"the tests of feature{s} {features} pass without the feature{s}" if features else ""
+        """A sentence about `unsound`; empty if there are no such features."""
+        if not self.unsound:
+            return ""
+        features = ", ".join(str(feature_id) for feature_id in self.unsound)
+        noun = "features" if len(self.unsound) > 1 else "feature"
+        return f"the tests of {noun} {features} pass without the {noun}"
 
     @property
     def suspicious(self) -> list[Suspicion]:
@@ -256,9 +267,10 @@ class PairData:
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
+        """The ids of all agents, in the order of their features."""
         if self.setting == "solo":
             return ("solo",)
-        return tuple(f"agent{place}" for place in range(1, len(self.key.features) + 1))
+        return tuple(f"agent{number}" for number in range(1, len(self.key.features) + 1))
 
     @cached_property
     def agents(self) -> tuple[AgentData, ...]:
@@ -356,17 +368,18 @@ class PairData:
                 )
 
     def patch(self, agent_id: str) -> bytes | None:
+        """Return an agent's patch; None if there is none."""
         return read_bytes(self.paths.agent(agent_id).patch)
 
     def test_outputs(self) -> dict[str, str]:
-        """What tests printed, by `agent1-f1`, `merged-f2`, …"""
-        folder = self.paths.test_output("x", 0).parent
-        found = {file.stem: read_bytes(file) for file in sorted(folder.glob("*.txt"))}
-        return {
-            name: data.decode("utf-8", "replace")
-            for name, data in found.items()
-            if data is not None
-        }
+        """Return the output of the tests by name: `agent1-f1`, `merged-f2`, …."""
+        folder = self.paths.test_output("agent1", 1).parent
+        outputs = {}
+        for path in sorted(folder.glob("*.txt")):
+            data = read_bytes(path)
+            if data is not None:
+                outputs[path.stem] = data.decode("utf-8", "replace")
+        return outputs
 
 
 def _agent_data(
