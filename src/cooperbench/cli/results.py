@@ -18,7 +18,7 @@ from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
 from cooperbench.export.submission import verify_submission
 from cooperbench.models import SETTINGS, Setting
-from cooperbench.report import LEVELS, loading
+from cooperbench.report import LEVELS, loading, pair_table
 from cooperbench.report.analysis import analyse
 from cooperbench.report.compare import analyse_studies, compare_sides, sides_to_compare
 from cooperbench.report.coordination import coordination_tables, measure_run
@@ -105,10 +105,13 @@ def report(args: argparse.Namespace) -> int:
 def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:
     if args.split and not args.html:
         raise UserError("--split is for --html FILE")
-    for target, encode in ((args.csv, loading.csv_bytes), (args.parquet, loading.parquet_bytes)):
+    for target, encode in (
+        (args.csv, pair_table.csv_bytes),
+        (args.parquet, pair_table.parquet_bytes),
+    ):
         if target:
             try:
-                write_bytes(target, encode(loading.pair_rows(runs)))
+                write_bytes(target, encode(pair_table.pair_rows(runs)))
             except OSError as error:
                 raise UserError(f"{target} cannot be written: {error.strerror}") from error
             arguments.print_note(f"written: {target}")

@@ -10,7 +10,8 @@ from cooperbench.errors import UserError
 from cooperbench.export.atif import write_documents
 from cooperbench.export.junit import junit_bytes
 from cooperbench.export.submission import submission_bytes
-from cooperbench.report.loading import Run, csv_bytes, pair_rows, parquet_bytes
+from cooperbench.report.loading import Run
+from cooperbench.report.pair_table import csv_bytes, pair_rows, parquet_bytes
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error
 

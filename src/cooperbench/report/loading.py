@@ -1,43 +1,34 @@
-"""Runs as reports see them: everything under logs/<run>/ that can be read, and a line for everything that cannot.
+"""Runs as reports see them: everything under logs/<run>/ that can be read, and what cannot.
 
-`load_run` reads config.json, and result.json and eval.json of each pair. Trajectories, conversations, patches and test
-outputs are read by `PairData` when asked for: a run of 652 pairs has gigabytes of them. `pair_rows` are a flat row for
-each pair, for CSV, Parquet and other tables.
+`load_run` reads config.json, and result.json and eval.json of each pair. `PairData` reads
+trajectories, conversations, patches and test outputs on demand, because a run of 652 pairs has
+gigabytes of them.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from cooperbench import records
 from cooperbench.errors import UserError
-from cooperbench.models import MAX_AGENTS, SETTINGS, Setting
+from cooperbench.models import SETTINGS, Setting
 from cooperbench.records.config import RunRecord
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult
 from cooperbench.records.study import StudyRecord
 from cooperbench.records.summary import SettingSummary, Summary
-from cooperbench.report.pairs import VERDICTS, PairData, PairKey
+from cooperbench.report.pairs import PairData, PairKey
 from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.text import names_for_error, plural
 
-_FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_OF_AN_AGENT: dict[str, type] = {
-    "agent": str, "model": str, "status": str, "success": bool, "cost": float, "steps": int,
-}  # fmt: skip
-_BEFORE: dict[str, type] = {
-    "run": str, "dataset": str, "dataset_revision": str, "setting": str, "repo": str, "task_id": int, "features": str,
-    "state": str, **dict.fromkeys(VERDICTS, bool), "merge_status": str, "messages": int, "cost": float, "steps": int,
-    "prompt_tokens": int, "completion_tokens": int, "duration_seconds": float,
-}  # fmt: skip
-_AFTER: dict[str, type] = {"error": str, "unsound": str, "network": str, "suspicious": int}
+_FEATURES_FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
+_STUDY_FILE = "study.json"
+
+Dataset = tuple[str | None, str | None]
+"""Name and revision of a dataset."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +40,25 @@ class Run:
     config: RunRecord | None
     """config.json; None if there is none that can be read."""
     pairs: tuple[PairData, ...]
-    """In the order of settings, repositories, tasks, features."""
+    """The pairs in the order of settings, repositories, tasks, features."""
     problems: tuple[str, ...] = ()
-    """What could not be read, a line each; those of pairs are among them."""
+    """One line for everything that could not be read, also in the files of pairs."""
     unsound_left_out: int | None = None
-    """How many pairs `sound_only` took out; None: it was not asked for."""
+    """Number of pairs that `sound_only` left out; None if it was not used."""
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Those of which there are pairs."""
-        return tuple(
-            setting for setting in SETTINGS if any(pair.setting == setting for pair in self.pairs)
-        )
+        """The settings that have pairs."""
+        used = {pair.setting for pair in self.pairs}
+        return tuple(setting for setting in SETTINGS if setting in used)
 
     def of(self, setting: Setting) -> tuple[PairData, ...]:
+        """Return the pairs of a setting."""
         return tuple(pair for pair in self.pairs if pair.setting == setting)
 
     @property
-    def dataset(self) -> tuple[str | None, str | None]:
-        """Name and revision: runs are compared only where both agree."""
+    def dataset(self) -> Dataset:
+        """Name and revision of the dataset. Runs are compared only if both agree."""
         if self.config is None:
             return None, None
         return self.config.dataset or None, self.config.dataset_revision or None
@@ -90,22 +81,30 @@ class Side:
 
     @property
     def label(self) -> str:
+        """The name of the side: `run:coop`."""
         return f"{self.run.name}:{self.setting}"
 
     @property
     def pairs(self) -> dict[PairKey, PairData]:
+        """The pairs by key, in order."""
         return {pair.key: pair for pair in self.run.of(self.setting)}
 
 
 def sides_of(runs: Sequence[Run]) -> list[Side]:
+    """Return every setting of every run."""
     return [Side(run, setting) for run in runs for setting in run.settings]
 
 
 def load_run(logs_dir: Path, name: str) -> Run:
+    """Read a run.
+
+    Raises:
+        UserError: There is no such run.
+    """
     paths = ExperimentPaths(logs_dir, name)
     if not paths.root.is_dir():
-        there = names_for_error(run_names(logs_dir), name)
-        raise UserError(f"no run {name!r} in {logs_dir}; there are: {there}")
+        available = names_for_error(run_names(logs_dir), name)
+        raise UserError(f"no run {name!r} in {logs_dir}; there are: {available}")
     config, problem = records.read_or_problem(paths.config, RunRecord)
     problems = [] if config is not None else [problem or "config.json is missing"]
     problems += _schema_problems(config, paths.config)
@@ -116,88 +115,113 @@ def load_run(logs_dir: Path, name: str) -> Run:
         pairs += read_pairs(paths, setting, _expected_pairs(part) if part else ())
     if not pairs:
         problems.append("there are no pairs in it")
-    problems += [f"{pair.setting} {pair.label}: {line}" for pair in pairs for line in pair.problems]
+    for pair in pairs:
+        problems += [f"{pair.setting} {pair.label}: {line}" for line in pair.problems]
     return Run(name, paths.root, config, tuple(pairs), tuple(problems))
 
 
 def run_names(logs_dir: Path) -> list[str]:
-    """Folders that look like runs, the newest first."""
+    """Return the names of the folders that look like runs, the newest first."""
     if not logs_dir.is_dir():
         return []
-    folders = [
-        folder
-        for place in logs_dir.iterdir()
-        for folder in (arm_folders(place) or [place])
-        if (folder / "config.json").is_file()
-        or any((folder / setting).is_dir() for setting in SETTINGS)
-    ]
-    ordered = sorted(folders, key=lambda one: (-one.stat().st_mtime, one.name))
-    return [folder.relative_to(logs_dir).as_posix() for folder in ordered]
+    folders = []
+    for path in logs_dir.iterdir():
+        candidates = arm_folders(path) or [path]
+        folders += [candidate for candidate in candidates if _looks_like_run(candidate)]
+    folders.sort(key=lambda folder: (-folder.stat().st_mtime, folder.name))
+    return [folder.relative_to(logs_dir).as_posix() for folder in folders]
+
+
+def _looks_like_run(folder: Path) -> bool:
+    if (folder / "config.json").is_file():
+        return True
+    return any((folder / setting).is_dir() for setting in SETTINGS)
 
 
 def arm_folders(study: Path) -> list[Path]:
     """Return the folders of the arms of an ablation; empty if the folder is not an ablation."""
-    record = records.read(study / "study.json", StudyRecord)
+    record = records.read(study / _STUDY_FILE, StudyRecord)
     names = [arm.name for arm in record.arms] if record else []
     folders = [study / name for name in names if name and Path(name).name == name]
     return [folder for folder in folders if folder.is_dir()]
 
 
 def run_folder(text: str, logs_dir: Path) -> Path:
-    """By its name in the logs folder (of an arm: `study/no-git`), or by its path as a shell completes it."""
-    here = logs_dir / text
-    is_name = "/" not in text or (here.parent / "study.json").is_file()
-    return here if is_name else Path(text)
+    """Return the folder of a run.
+
+    Args:
+        text: The run's name in the logs folder (`study/no-git` for an arm), or its path as a shell
+            completes it.
+        logs_dir: The logs folder.
+    """
+    folder = logs_dir / text
+    is_arm = (folder.parent / _STUDY_FILE).is_file()
+    return folder if "/" not in text or is_arm else Path(text)
 
 
 def run_folders(names: Sequence[str], logs_dir: Path) -> list[Path]:
-    """Of an ablation those of its arms. Named twice, by name and by path, a run would count twice."""
-    named = [run_folder(name, logs_dir) for name in names]
-    folders = [folder for one in named for folder in (arm_folders(one) or [one])]
-    return list({folder.resolve(): folder for folder in folders}.values())
+    """Return the folders of several runs; of an ablation, the folders of its arms.
+
+    A run that is named twice, by name and by path, is returned once.
+    """
+    folders: dict[Path, Path] = {}
+    for name in names:
+        folder = run_folder(name, logs_dir)
+        for part in arm_folders(folder) or [folder]:
+            folders[part.resolve()] = part
+    return list(folders.values())
 
 
 def load_folder(folder: Path) -> Run:
-    """The run in a folder; an arm is called by its study, too."""
-    if (folder.parent / "study.json").is_file():
+    """Read the run in a folder. The name of an arm includes the study."""
+    if (folder.parent / _STUDY_FILE).is_file():
         return load_run(folder.parent.parent, f"{folder.parent.name}/{folder.name}")
     return load_run(folder.parent, folder.name)
 
 
 def resolve_run(text: str, logs_dir: Path) -> Run:
+    """Read the run with a name or path; see `run_folder`."""
     folder = run_folder(text, logs_dir)
-    if arms := arm_folders(folder):
-        raise UserError(f"{text} is an ablation: name one of its arms, e.g. {text}/{arms[0].name}")
+    arms = arm_folders(folder)
+    if arms:
+        example = f"{text}/{arms[0].name}"
+        raise UserError(f"{text} is an ablation: name one of its arms, for example {example}")
     return load_folder(folder)
 
 
 def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
-    """Numbers of different datasets do not belong into one table."""
-    different = {run.dataset: run.name for run in reversed(runs)}
-    if len(different) > 1 and not anyway:
-        shown = "; ".join(
-            f"{name} has {dataset or 'an unknown dataset'}"
-            + (f" at revision {revision}" if revision else "")
-            for (dataset, revision), name in reversed(different.items())
-        )
-        raise UserError(
-            f"these runs are of different datasets ({shown}); add --anyway to go on all the same"
-        )
+    """Raise UserError if runs are of different datasets, unless the user wants it `anyway`."""
+    run_by_dataset: dict[Dataset, Run] = {}
+    for run in runs:
+        run_by_dataset.setdefault(run.dataset, run)
+    if len(run_by_dataset) < 2 or anyway:
+        return
+    descriptions = []
+    for (name, revision), run in run_by_dataset.items():
+        text = f"{run.name} has {name or 'an unknown dataset'}"
+        descriptions.append(f"{text} at revision {revision}" if revision else text)
+    shown = "; ".join(descriptions)
+    raise UserError(
+        f"these runs are of different datasets ({shown}); add --anyway to show them together"
+    )
 
 
 def sound_only(runs: Sequence[Run]) -> list[Run]:
-    """Without the pairs that any of these runs marks as unsound: their tests are the dataset's, not the run's."""
+    """Return the runs without the pairs that any of them marks as unsound.
+
+    The tests belong to the dataset, so what one run found is true for all.
+    """
     unsound = {(run.dataset, pair.key) for run in runs for pair in run.pairs if pair.unsound}
-    sound = []
+    sound_runs = []
     for run in runs:
         kept = tuple(pair for pair in run.pairs if (run.dataset, pair.key) not in unsound)
-        left_out = len({pair.key for pair in run.pairs} - {pair.key for pair in kept})
-        sound.append(replace(run, pairs=kept, unsound_left_out=left_out))
-    return sound
+        left_out = {pair.key for pair in run.pairs} - {pair.key for pair in kept}
+        sound_runs.append(replace(run, pairs=kept, unsound_left_out=len(left_out)))
+    return sound_runs
 
 
 def left_out_lines(runs: Sequence[Run]) -> list[str]:
-    """What `--sound-only` took out of each run."""
+    """Return a line for each run that says how many pairs `--sound-only` left out."""
     return [
         f"{run.name}: {plural(run.unsound_left_out, 'unsound pair')} left out"
         for run in runs
@@ -208,17 +232,18 @@ def left_out_lines(runs: Sequence[Run]) -> list[str]:
 def read_pairs(
     paths: ExperimentPaths, setting: Setting, expected: Iterable[PairKey] = ()
 ) -> list[PairData]:
-    """Every pair that has a folder, and those that should have one."""
+    """Read every pair that has a folder, and those that are expected to have one."""
     keys = set(expected)
     for folder in (paths.root / setting).glob("*/*/f*"):
         task = folder.parent.name
-        if task.isascii() and task.isdigit() and _FOLDER.fullmatch(folder.name):
+        if task.isascii() and task.isdigit() and _FEATURES_FOLDER.fullmatch(folder.name):
             features = tuple(int(part[1:]) for part in folder.name.split("_"))
             keys.add(PairKey(folder.parent.parent.name, int(task), features))
-    return [
-        _read_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
-        for key in sorted(keys)
-    ]
+    pairs = []
+    for key in sorted(keys):
+        pair_paths = paths.pair_named(setting, key.repo, key.task_id, key.features)
+        pairs.append(_read_pair(pair_paths, setting, key))
+    return pairs
 
 
 def _expected_pairs(summary: SettingSummary) -> set[PairKey]:
@@ -257,85 +282,3 @@ def _schema_problems(record: RunRecord | PairResult | Evaluation | None, path: P
         return []  # errors of older versions have no schema
     schema = record.schema or "none given"
     return [f"{path.name} is of another schema ({schema}), read as far as it goes"]
-
-
-def columns(agents: int = 2) -> dict[str, type]:
-    """Names and types, for so many agents, at least two; any value may be missing. Solo's one agent is agent1."""
-    places = range(1, max(2, agents) + 1)
-    of_agents = {f"agent{at}_{name}": kind for at in places for name, kind in _OF_AN_AGENT.items()}
-    return _BEFORE | of_agents | _AFTER
-
-
-def pair_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Every pair of every run, also those without a verdict: the column `state` tells."""
-    empty = dict.fromkeys(
-        columns(max((len(pair.agents) for run in runs for pair in run.pairs), default=2))
-    )
-    return [empty | _pair_row(run, pair) for run in runs for pair in run.pairs]
-
-
-def _pair_row(run: Run, pair: PairData) -> dict[str, Any]:
-    agents = pair.agents
-    row: dict[str, Any] = {
-        "run": run.name,
-        "dataset": run.dataset[0],
-        "dataset_revision": run.dataset[1],
-        "repo": pair.key.repo,
-        "task_id": pair.key.task_id,
-        "features": ",".join(map(str, pair.key.features)),
-        "unsound": ",".join(map(str, pair.unsound)) or None,
-        **{
-            name: getattr(pair, name)
-            for name in ("setting", "state", "merge_status", "error", "network")
-        },
-    }
-    if pair.verdicts:
-        row |= {**pair.verdicts, "suspicious": len(pair.suspicious)}
-    if agents:
-        row |= {
-            name: getattr(pair, name) for name in ("messages", "cost", "steps", "duration_seconds")
-        }
-        for name in ("prompt_tokens", "completion_tokens"):
-            row[name] = sum(getattr(agent, name) for agent in agents)
-    for place, agent in enumerate(agents, 1):
-        row |= {f"agent{place}_{name}": getattr(agent, name) for name in _OF_AN_AGENT}
-    return row
-
-
-def csv_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
-    """With a heading; empty where a value is missing; text that a spreadsheet would compute gets a `'` in front."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0] if rows else columns()), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
-    return text.getvalue().encode("utf-8", "backslashreplace")
-
-
-def _csv_cell(value: object) -> object:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Typed columns, also where all values are missing."""
-    from importlib import import_module
-
-    try:
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError(
-            "Parquet needs pyarrow, which is not installed; pip install 'cooperbench[report]', or write --csv"
-        ) from None
-    types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
-    known = columns(MAX_AGENTS)
-    schema = arrow.schema([(name, types[known[name]]) for name in (rows[0] if rows else columns())])
-    clean = [{name: _utf8(value) for name, value in row.items()} for row in rows]
-    target = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(clean, schema=schema), target)
-    return target.getvalue()
-
-
-def _utf8(value: object) -> object:
-    """Unpaired surrogates have no UTF-8."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
