@@ -136,5 +136,8 @@ def test_a_study_in_every_command_that_takes_runs(
     assert main(["compare", "study/all", "study/no-git", *logs]) == 0
     capsys.readouterr()
     assert main(["compare", "study", "study/all", *logs]) == 2
-    assert "study is an ablation: name one of its arms, for example study/all" in capsys.readouterr().err
+    assert (
+        "study is an ablation: name one of its arms, for example study/all"
+        in capsys.readouterr().err
+    )
     assert main(["report", "study", "--html", str(tmp_path / "page.html"), *logs]) == 0
