@@ -18,8 +18,8 @@ from cooperbench.models import Task
 from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.contract import CommandResult
 from tests.support.docker.engines import NoEngine, cache_folder, locked, skipped_without_engine
+from tests.support.eval.lab import new_file
 from tests.support.eval.realgit import base_with, file_in, text
-from tests.unit.eval.test_canary import new_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

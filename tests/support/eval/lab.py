@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from cooperbench.eval.base_commit import Base
 
 
+LINES = "".join(f"line {number}\n" for number in range(1, 21))
+
+
 class Lab:
     """Patches from trees, by a real repository."""
 
@@ -58,3 +61,10 @@ class Lab:
 def creation(path: str) -> bytes:
     header = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
     return f"{header}@@ -0,0 +1 @@\n+x\n".encode()
+
+
+def new_file(path: str, content: str) -> bytes:
+    """Return a patch that creates a file."""
+    lines = "".join(f"+{line}\n" for line in content.splitlines())
+    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
+    return f"{head}@@ -0,0 +1,{content.count(chr(10))} @@\n{lines}".encode()

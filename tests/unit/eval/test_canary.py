@@ -13,12 +13,12 @@ from msgspec.structs import replace as replace_fields
 
 from cooperbench.eval.assertions import mutated
 from cooperbench.eval.canary import Canary, new_canaries
-from cooperbench.eval.suspicious_lines import find_suspicious_lines
 from cooperbench.eval.test_runs import TestRun, read_test_run
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Task
 from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.contract import CommandResult
+from tests.support.eval.lab import new_file
 from tests.support.eval.realgit import RealRepo, base_with, text
 from tests.support.tiny import text_patch
 
@@ -87,12 +87,6 @@ def canaries_in(folder: Path, path: str, content: str) -> list[Canary]:
     feature.patch.write_bytes(b"")
     with TreeStore(base_with(folder, {"README": text("x\n")})) as store:
         return list(new_canaries(feature, store))
-
-
-def new_file(path: str, content: str) -> bytes:
-    lines = "".join(f"+{line}\n" for line in content.splitlines())
-    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
-    return f"{head}@@ -0,0 +1,{content.count(chr(10))} @@\n{lines}".encode()
 
 
 def changed_lines(folder: Path, path: str, content: str) -> list[list[tuple[str, str]]]:
@@ -549,21 +543,3 @@ def test_of_a_changed_test_that_passes_all_the_same_nothing_is_required() -> Non
         "FAILED t.py::b", "PASSED t.py::a", "FAILED t.py::c", summary="2 failed, 1 passed in 0.01s"
     )
     assert kept.agrees(other, ())
-
-
-def test_lines_that_reach_for_the_test_process_are_named() -> None:
-    patch = (
-        b"--- a/pkg/core.py\n+++ b/pkg/core.py\n@@ -3,2 +3,5 @@\n import os\n+++ b/x.txt\n+os._exit(0)\n x = 1\n+y = 2\n"
-        b"--- a/index.js\n+++ b/index.js\n@@ -0,0 +1 @@\n+process.exit(0)\n"
-    )
-    assert [(one.path, one.line, one.text) for one in find_suspicious_lines(patch)] == [
-        ("pkg/core.py", 5, "os._exit(0)"),
-        ("index.js", 1, "process.exit(0)"),
-    ]
-
-
-@pytest.mark.timeout(20)
-def test_a_long_line_is_searched_in_little_time() -> None:
-    line = "def __eq__(" * 100_000 + " os._exit(0)"
-    (found,) = find_suspicious_lines(new_file("src/a.py", f"{line}\n"))
-    assert len(found.text or "") == 200
