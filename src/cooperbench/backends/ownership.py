@@ -1,6 +1,7 @@
-"""Processes that share an engine, an account or a cache: which one owns what, and which one may write now.
+"""Processes that share an engine, an account or a cache: which one owns what, and locks.
 
-An owner is judged only by those who can see its process: same machine, user and process namespace.
+Whether an owner still runs is decided only by processes that can see it: those of the same machine,
+user and process namespace.
 """
 
 from __future__ import annotations
@@ -19,11 +20,23 @@ from cooperbench.temporary import pid_namespace, process_start_time
 
 HOST_LABEL = "cooperbench-host"
 OWNER_LABEL = "cooperbench-owner"
-"""Of what is made in a cloud. Engines have names of their own for it."""
+"""Label of resources in a cloud. Container engines use other names for it."""
+
+
+class Host(NamedTuple):
+    """The part of an `Owner` that all processes of a user on this machine share."""
+
+    machine: str
+    boot: str
+    namespace: str
+    user: str
 
 
 class Owner(NamedTuple):
-    """One process, as it stands in a label: small letters, digits and `-`, at most 63 characters."""
+    """One process, as a label names it.
+
+    Lowercase letters, digits and `-`, at most 63 characters.
+    """
 
     machine: str
     boot: str
@@ -33,61 +46,80 @@ class Owner(NamedTuple):
     start: str
 
     def __str__(self) -> str:
-        return "-".join(map(str, self))
+        return "-".join(str(part) for part in self)
 
     @property
     def labels(self) -> dict[str, str]:
+        """Labels for a resource that this process creates."""
         return {HOST_LABEL: f"{self.machine}-{self.user}", OWNER_LABEL: str(self)}
 
 
 def this_owner() -> Owner:
-    return Owner(*_place(), pid=os.getpid(), start=process_start_time(os.getpid()))
+    """Return this process."""
+    return Owner(*_this_host(), pid=os.getpid(), start=process_start_time(os.getpid()))
 
 
 def read_owner(text: str) -> Owner | None:
-    """None for a text that is not one of ours."""
+    """Read the value of a label; None if it does not name an owner."""
     parts = text.split("-")
-    if len(parts) != len(Owner._fields) or not parts[4].isdecimal():
+    if len(parts) != len(Owner._fields):
         return None
     machine, boot, namespace, user, pid, start = parts
+    if not pid.isdecimal():
+        return None
     return Owner(machine, boot, namespace, user, int(pid), start)
 
 
 def is_leftover(
     labels: Mapping[str, str], label: str = OWNER_LABEL, *, running: bool = True
 ) -> bool:
-    """Whether the owner that a label names was a process of ours that has certainly ended.
+    """Return whether a resource belongs to a process of this user that has certainly ended.
 
-    After a restart of the machine it is; but as a copied machine looks the same, what still runs is then left alone.
+    After a reboot its owner has ended. But a copy of this machine looks the same, so a resource
+    that is still `running` is then left alone.
     """
     owner = read_owner(labels.get(label, ""))
-    machine, boot, namespace, user = _place()
-    if owner is None or (owner.machine, owner.user) != (machine, user):
+    host = _this_host()
+    if owner is None or owner.machine != host.machine or owner.user != host.user:
         return False
-    if owner.boot != boot:
+    if owner.boot != host.boot:
         return not running
+    if owner.namespace != host.namespace:
+        return False
     try:
-        return owner.namespace == namespace and process_start_time(owner.pid) != owner.start
+        return process_start_time(owner.pid) != owner.start
     except OSError:
         return False
 
 
 @cache
-def _place() -> tuple[str, str, str, str]:
-    machine = _short_hash("/etc/machine-id", f"{socket.gethostname()} ")
-    boot = _short_hash("/proc/sys/kernel/random/boot_id")
-    return machine, boot, pid_namespace(), str(os.getuid())
+def _this_host() -> Host:
+    machine_id = _read_text("/etc/machine-id")
+    return Host(
+        machine=_short_hash(f"{socket.gethostname()} {machine_id}"),
+        boot=_short_hash(_read_text("/proc/sys/kernel/random/boot_id")),
+        namespace=pid_namespace(),
+        user=str(os.getuid()),
+    )
 
 
-def _short_hash(path: str, before: str = "") -> str:
-    """Of some text and that of a file."""
-    text = Path(path).read_text("utf-8", "replace").strip() if os.access(path, os.R_OK) else ""
-    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:10]
+def _read_text(path: str) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    if not os.access(path, os.R_OK):
+        return ""
+    return Path(path).read_text("utf-8", "replace").strip()
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """For one process and thread at a time; ends with its holder. The file stays: removing it would let two in."""
+    """Hold a lock that one process and thread can have at a time. It ends with its holder.
+
+    The file stays: removing it would let two processes in.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -98,5 +130,5 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def lock_path(folder: Path, name: str) -> Path:
-    """For something whose name need not be a file's."""
+    """Return the path of a lock for something whose name need not be a valid file name."""
     return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"

@@ -1,52 +1,91 @@
-"""Finding a backend by its name: ours, those that were registered, entry points, and `module:Class`.
+"""Finding a backend by its name: built-in, registered, from an entry point, or `module:Class`.
 
-Optional attributes of its class: `options`, the keywords that `run` and `eval` pass on (`mounts`, `pull`, `gpu`, …);
-`clean`, a static method for `cooperbench clean` that returns a line for each thing removed; `about`, for `doctor`.
+A backend's class may have these attributes:
+
+- `options`: names of keywords that `run` and `eval` pass to it (`mounts`, `pull`, `gpu`, …)
+- `clean`: a static method for `cooperbench clean` that returns a line for each thing it removed
+- `about`: a line for `cooperbench doctor`
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from cooperbench.errors import UserError
 from cooperbench.sandbox.contract import EvalBackend
 from cooperbench.settings import import_user_module
 
 ENTRY_POINT_GROUP = "cooperbench.backends"
-_OURS = {
+_BUILT_IN = {
     "local": "cooperbench.backends.local:LocalBackend",
     "docker": "cooperbench.backends.docker:DockerBackend",
     "modal": "cooperbench.backends.modal:ModalBackend",
     "gcp": "cooperbench.backends.gcp:GCPBatchBackend",
 }
-OUR_BACKENDS = tuple(_OURS)
-_registered: dict[str, Callable[..., EvalBackend]] = {}
+OUR_BACKENDS = tuple(_BUILT_IN)
+
+BackendFactory = Callable[..., EvalBackend]
+"""A backend's class, or a function that creates a backend."""
+
+_registered: dict[str, BackendFactory] = {}
 
 
-def register(name: str, factory: Callable[..., EvalBackend]) -> None:
-    """Make a backend available by name; `factory` is called for each `get_backend(name)`. The last one wins."""
+@runtime_checkable
+class _HasOptions(Protocol):
+    options: Collection[str]
+
+
+def register(name: str, factory: BackendFactory) -> None:
+    """Make a backend available by name; `factory` is called for each `get_backend(name)`.
+
+    Registering a name again replaces it.
+    """
     _registered[name] = factory
 
 
 def backend_names() -> tuple[str, ...]:
-    """All names that `get_backend` knows."""
-    return tuple(sorted({*_OURS, *_registered, *_entry_points()}))
+    """Return all names that `get_backend` knows."""
+    return tuple(sorted({*_BUILT_IN, *_registered, *_entry_points()}))
 
 
 def get_backend(name: str, **options: object) -> EvalBackend:
-    """UserError where there is none, it cannot work here, or its class does not name an option."""
+    """Create a backend.
+
+    Raises:
+        UserError: It does not exist, cannot work here, or does not have an option.
+    """
     check_options(name, options)
     return find_factory(name)(**options)
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
-    """UserError for an option that the backend does not have."""
+    """Raise UserError if the backend does not have an option."""
     for option in options:
-        if option not in _options_of(name):
-            others = " or ".join(one for one in OUR_BACKENDS if option in _options_of(one))
-            flag = option.removesuffix("s").replace("_", "-")
-            raise UserError(f"--{flag} is for --backend {others}, not {name}")
+        if option in _options_of(name):
+            continue
+        owners = [backend for backend in OUR_BACKENDS if option in _options_of(backend)]
+        flag = option.removesuffix("s").replace("_", "-")
+        raise UserError(f"--{flag} is for --backend {' or '.join(owners)}, not {name}")
+
+
+def find_factory(name: str) -> BackendFactory:
+    """Return what creates a backend, usually its class.
+
+    Raises:
+        UserError: There is no such backend, or it cannot be imported.
+    """
+    if name in _registered:
+        return _registered[name]
+    import_path = _BUILT_IN.get(name) or _entry_points().get(name, name)
+    if ":" not in import_path:
+        known = ", ".join(backend_names())
+        raise UserError(f"unknown backend {name!r}; there are: {known}, or module:Class")
+    module, _, attribute = import_path.partition(":")
+    try:
+        return cast("BackendFactory", getattr(import_user_module(module), attribute))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"backend {name!r} cannot be loaded from {import_path}: {error}") from error
 
 
 def _entry_points() -> dict[str, str]:
@@ -56,20 +95,7 @@ def _entry_points() -> dict[str, str]:
 
 
 def _options_of(name: str) -> Collection[str]:
-    return cast("Collection[str]", getattr(find_factory(name), "options", ()))
-
-
-def find_factory(name: str) -> Callable[..., EvalBackend]:
-    """What makes a backend, in general its class; UserError where there is none or it cannot be imported."""
-    if factory := _registered.get(name):
-        return factory
-    dotted = _OURS.get(name) or _entry_points().get(name, name)
-    if ":" not in dotted:
-        raise UserError(
-            f"unknown backend {name!r}; there are: {', '.join(backend_names())}, or module:Class"
-        )
-    module, _, attribute = dotted.partition(":")
-    try:
-        return cast("Callable[..., EvalBackend]", getattr(import_user_module(module), attribute))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"backend {name!r} cannot be loaded from {dotted}: {error}") from error
+    factory: object = find_factory(name)
+    if isinstance(factory, _HasOptions):
+        return factory.options
+    return ()

@@ -1,4 +1,4 @@
-"""Settings of a backend: a dataclass whose fields are made by `setting`, read with `read_section`."""
+"""Settings of a backend: a dataclass with fields made by `setting`, read by `read_section`."""
 
 from __future__ import annotations
 
@@ -13,61 +13,96 @@ from cooperbench.errors import UserError
 from cooperbench.settings import config_file, load_settings
 
 Parser = Callable[[Any], object]
-"""What a keyword, a variable or the file says as a value of the right type; ValueError says what it should be."""
+"""A function that turns a keyword, a variable or a value of config.json into the right type.
+
+It raises ValueError with a message that says what the value should be."""
+
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1024,
+    "m": 1024**2,
+    "g": 1024**3,
+    "t": 1024**4,
+}
+_SIZE = re.compile(
+    r"""
+    (?P<number>[0-9]{1,15}(\.[0-9]{1,6})?)
+    \s*
+    (?P<unit>[bkmgt]?)
+    (i?b)?
+    """,
+    re.VERBOSE,
+)
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 def setting(default: Any, parse: Parser) -> Any:
-    """A field of a backend's settings: what it is where nobody sets it, and how it is read."""
+    """Declare a field of a backend's settings: its default, and how it is parsed."""
     return field(default_factory=lambda: default, metadata={"parse": parse})
 
 
-def parsers_of(kind: type) -> dict[str, Parser]:
-    """Of a dataclass whose fields are made by `setting`."""
-    return {declared.name: declared.metadata["parse"] for declared in fields(kind)}
+def parsers_of(settings_class: type) -> dict[str, Parser]:
+    """Return the parsers of a dataclass whose fields are made by `setting`, by name."""
+    return {declared.name: declared.metadata["parse"] for declared in fields(settings_class)}
 
 
 def read_section(
     section: str,
     parsers: Mapping[str, Parser],
-    given: Mapping[str, object],
+    keywords: Mapping[str, object],
     variables: Mapping[str, str],
-    filed: Mapping[str, object] | None = None,
+    file_values: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Those of a backend's settings that are set: by keyword, else by variable, else in its object of config.json.
+    """Return those of a backend's settings that are set.
 
-    `variables`: those that are not called COOPERBENCH_<section>_<name>. `filed`: in the place of that object.
+    A keyword comes before an environment variable, and that before config.json.
+
+    Args:
+        section: Name of the backend and of its object in config.json.
+        parsers: All settings, with their parsers.
+        keywords: Arguments of the backend's constructor; None means that it is not set.
+        variables: Environment variables that are not called COOPERBENCH_<section>_<name>.
+        file_values: Values to use instead of those in config.json.
+
+    Raises:
+        UserError: A setting does not exist or has an invalid value.
     """
-    if filed is None:
-        filed = load_settings().get(section, {})
-    if not isinstance(filed, dict):
+    if file_values is None:
+        file_values = load_settings().get(section, {})
+    if not isinstance(file_values, dict):
         raise UserError(f"{config_file()}: `{section}` must be an object")
-    for names, where in (
-        (given, f"the {section} backend"),
-        (filed, f"{config_file()}: `{section}`"),
-    ):
-        if unknown := sorted(set(names) - set(parsers)):
-            raise UserError(
-                f"{where} has no setting {unknown[0]!r}; there are: {', '.join(parsers)}"
-            )
+    _check_names(keywords, parsers, source=f"the {section} backend")
+    _check_names(file_values, parsers, source=f"{config_file()}: `{section}`")
     values: dict[str, Any] = {}
     for name, parse in parsers.items():
-        variable = variables.get(name, f"COOPERBENCH_{section}_{name}".upper())
-        found = (
-            given[name]
-            if given.get(name) is not None
-            else os.environ.get(variable) or filed.get(name)
-        )
-        if found is None or found == "":
+        value = keywords.get(name)
+        if value is None:
+            variable = variables.get(name, f"COOPERBENCH_{section}_{name}".upper())
+            value = os.environ.get(variable) or file_values.get(name)
+        if value is None or value == "":
             continue
         try:
-            values[name] = parse(found)
+            values[name] = parse(value)
         except ValueError as error:
             raise UserError(f"{section} setting {name}: {error}") from None
     return values
 
 
+def _check_names(
+    values: Mapping[str, object], parsers: Mapping[str, Parser], *, source: str
+) -> None:
+    unknown = sorted(set(values) - set(parsers))
+    if unknown:
+        known = ", ".join(parsers)
+        raise UserError(f"{source} has no setting {unknown[0]!r}; there are: {known}")
+
+
 def matching(pattern: str, shape: str) -> Callable[[object], str]:
-    """A parser of text that matches a pattern; `shape` describes it for the user."""
+    """Return a parser of text that matches a pattern.
+
+    `shape` describes the pattern for the user.
+    """
 
     def parse(value: object) -> str:
         text = str(value).strip()
@@ -79,6 +114,8 @@ def matching(pattern: str, shape: str) -> Callable[[object], str]:
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
+    """Return a parser that accepts only these values."""
+
     def parse(value: object) -> str:
         if value not in choices:
             raise ValueError(f"{value!r} is unknown; there are: {', '.join(choices)}")
@@ -88,32 +125,35 @@ def one_of(*choices: str) -> Callable[[object], str]:
 
 
 def whole_number(value: object) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", str(value)) or int(str(value)) == 0:
-        raise ValueError(f"{str(value)!r} is not a whole number above 0")
-    return int(str(value))
+    """Parse a whole number above 0."""
+    text = str(value)
+    if not _WHOLE_NUMBER.fullmatch(text) or int(text) == 0:
+        raise ValueError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 def byte_size(value: object) -> int:
-    match = re.fullmatch(
-        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([bkmgt]?)(?:i?b)?", str(value).strip().lower()
-    )
+    """Parse a number of bytes such as 8g or 512 MiB."""
+    match = _SIZE.fullmatch(str(value).strip().lower())
     if not match:
         raise ValueError(f"{str(value)!r} is not a limit, e.g. 8g")
-    return int(float(match[1]) * 1024 ** "bkmgt".find(match[2] or "b"))
+    return int(float(match["number"]) * _SIZE_UNITS[match["unit"]])
 
 
 def word_list(value: Any) -> tuple[str, ...]:
-    """Separated by commas or spaces, or a list."""
-    words = re.split(r"[\s,]+", value) if isinstance(value, str) else value
-    return tuple(str(word) for word in words if word)
+    """Parse words that are separated by commas or spaces, or a list of them."""
+    items = re.split(r"[\s,]+", value) if isinstance(value, str) else value
+    return tuple(str(item) for item in items if item)
 
 
 def name_value_pairs(value: object) -> dict[str, str]:
-    """`NAME=VALUE`, quoted as in a shell and separated by spaces, or an object."""
+    """Parse `NAME=VALUE`, quoted as in a shell and separated by spaces, or an object."""
     if isinstance(value, Mapping):
         return {str(name): str(text) for name, text in value.items()}
-    words = shlex.split(str(value))
-    for word in words:
-        if "=" not in word:
-            raise ValueError(f"{word!r} is not NAME=VALUE")
-    return {name: text for name, _, text in (word.partition("=") for word in words)}
+    pairs: dict[str, str] = {}
+    for assignment in shlex.split(str(value)):
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ValueError(f"{assignment!r} is not NAME=VALUE")
+        pairs[name] = text
+    return pairs

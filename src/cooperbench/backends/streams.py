@@ -1,4 +1,4 @@
-"""Streams (`open_stream`) of sandboxes that are reached through a `Transport`: its two ends as files."""
+"""Streams (`open_stream`) over a `Transport`, whose two directions become two files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ _NO_LIMIT_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 def stream_over(transport: Transport, sandbox: Sandbox, mark: str) -> Stream:
-    """To a command with this mark."""
+    """Return a stream to the command with this mark, which the transport is connected to."""
 
-    def end() -> None:
+    def end_command() -> None:
         sandbox.end_stream(mark)
         transport.close()
 
     stdin = cast("IO[bytes]", _TransportFile(transport))
-    return Stream(stdin, io.BufferedReader(_TransportFile(transport)), end)
+    stdout = io.BufferedReader(_TransportFile(transport))
+    return Stream(stdin, stdout, end_command)
 
 
 class _TransportFile(io.RawIOBase):
-    """One end of a stream, for reading or for writing."""
+    """One direction of a transport as a file, for reading or for writing."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._received = b""
-        self._ended = False
+        """Bytes that were received but not read yet."""
+        self._at_eof = False
 
     def readable(self) -> bool:
         return True
@@ -45,13 +47,13 @@ class _TransportFile(io.RawIOBase):
         return len(content)
 
     def readinto(self, buffer: Any) -> int:
-        if not self._received and not self._ended:
+        if not self._received and not self._at_eof:
             try:
                 self._received = self._transport.receive(time.monotonic() + _NO_LIMIT_SECONDS)
             except SandboxError as error:
-                # As files fail.
+                # A file raises OSError.
                 raise OSError(str(error)) from error
-            self._ended = not self._received
+            self._at_eof = not self._received
         size = min(len(buffer), len(self._received))
         buffer[:size] = self._received[:size]
         self._received = self._received[size:]

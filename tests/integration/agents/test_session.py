@@ -92,7 +92,7 @@ def destroyed_after(seconds: float, at_work: AtWork) -> Iterator[None]:
     """By its first process, as when there is no memory left in it."""
     sandbox = at_work.own.sandbox
     assert isinstance(sandbox, LocalSandbox)
-    timer = threading.Timer(seconds, os.kill, [sandbox._started.init_pid, signal.SIGKILL])
+    timer = threading.Timer(seconds, os.kill, [sandbox.init_pid, signal.SIGKILL])
     timer.start()
     yield
     timer.join()

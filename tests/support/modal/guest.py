@@ -181,7 +181,7 @@ class Guest:
 
     def look(self) -> api_pb2.GenericResult | None:
         """How it ended; None while it runs."""
-        if self.result is None and self.local is not None and self.local._started.has_ended():
+        if self.result is None and self.local is not None and self.local.has_ended():
             late = time.time() >= self.created_at + self.definition.timeout_secs - 0.5
             self.finish(
                 api_pb2.GenericResult.GENERIC_STATUS_TIMEOUT

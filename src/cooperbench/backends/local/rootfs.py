@@ -1,6 +1,6 @@
-"""What one sandbox sees, as mounts for bubblewrap: the system, tools of the host, its own folders, its task.
+"""The file system of a sandbox, as mounts for bubblewrap: system, host tools, own folders, task.
 
-The root is a folder of the sandbox's own on the disk; everything of the host is mounted on it read-only.
+The root is a folder of the sandbox's own on the disk. Everything of the host is mounted read-only.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
-import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,6 +17,13 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 
 import cooperbench
+from cooperbench.backends.local.host_tools import (
+    SYSTEM_NAMES,
+    SYSTEM_PATH,
+    SYSTEM_ROOTS,
+    find_host_tools,
+    is_system_path,
+)
 from cooperbench.errors import SandboxError
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.contract import PROGRAMS_DIR, SandboxOptions
@@ -27,14 +32,11 @@ IO_DIR = "/cooperbench/io"
 LIB_DIR = "/cooperbench/lib"
 SCRATCH_DIR = "/cooperbench/scratch"
 SHELL = f"{LIB_DIR}/cooperbench-io"
-"""bash under a name of our own, so that `pkill bash` ends the agent's shells and not the harness's. It may be run but
-not read: the kernel then lets nobody inside look into its processes or at what they have open."""
-View = tuple[list[str], list[list[Path]]]
-"""What a sandbox sees and may reach: bubblewrap's arguments, and folders that become file systems of their own, each
-with what lies below it; only the first of them can be written to."""
-SYSTEM_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_SYSTEM_ROOTS = ("/usr", "/nix/store", *(f"/{name}" for name in SYSTEM_NAMES))
+"""bash under another name, so that `pkill bash` ends the agent's shells and not CooperBench's.
+
+It may be run but not read. The kernel then lets no process inside look into its processes or at
+their open files."""
+
 _OWN_FOLDERS = (
     "workspace",
     "patches",
@@ -61,57 +63,57 @@ _SHARED_MEMORY_BYTES = 2 * 1024**3
 _LOCAL_BIN = Path("/usr/local/bin")
 _HOST_LOCAL_BIN = "/cooperbench/host-bin"
 
-_MARKERS = {
-    "node": ("include/node", "lib/node_modules"),
-    "git": ("libexec/git-core",),
-    "go": ("pkg/tool", "src/runtime"),
-    "cargo": ("lib/rustlib",),
-}
-"""A folder under the prefix that only an installation of this tool has."""
-_RESERVED = (
-    *("/workspace", "/patches", "/cooperbench"),
-    *("/proc", "/dev", "/sys", "/etc", "/run", "/boot", "/var"),
-)
-_PRIVATE_NAMES = (".local", ".config", ".cache", ".cargo", ".ssh", ".gnupg", "bin")
-"""Folders of a home that may be a tool's prefix but hold other things too."""
-
 _GENERATED_ETC = {
-    "passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "passwd": (
+        "root:x:0:0:root:/root:/bin/bash\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
     "group": "root:x:0:\nnogroup:x:65534:\n",
     "hostname": "sandbox\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
-    "gitconfig": "[user]\n\tname = Agent\n\temail = agent@cooperbench.invalid\n[init]\n\tdefaultBranch = main\n"
-    "[safe]\n\tdirectory = *\n",
+    "nsswitch.conf": (
+        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+    ),
+    "gitconfig": (
+        "[user]\n\tname = Agent\n\temail = agent@cooperbench.invalid\n"
+        "[init]\n\tdefaultBranch = main\n"
+        "[safe]\n\tdirectory = *\n"
+    ),
     "shells": "/bin/sh\n/bin/bash\n",
     "resolv.conf": "",
 }
 _NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
-"""The host's, where the network is."""
+"""Files that are the host's if the sandbox has the network."""
 _COPIED_ETC = (
-    *(
-        "bash.bashrc",
-        "ca-certificates.conf",
-        "crypto-policies",
-        "debian_version",
-        "gai.conf",
-        "host.conf",
-    ),
-    *("java*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "localtime", "magic"),
-    *(
-        "mime.types",
-        "os-release",
-        "perl",
-        "pki/tls/openssl.cnf",
-        "profile",
-        "protocols",
-        "python3*",
-    ),
-    *("services", "ssl/openssl.cnf", "terminfo", "timezone", "xattr.conf"),
+    "bash.bashrc",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "gai.conf",
+    "host.conf",
+    "java*",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "localtime",
+    "magic",
+    "mime.types",
+    "os-release",
+    "perl",
+    "pki/tls/openssl.cnf",
+    "profile",
+    "protocols",
+    "python3*",
+    "services",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+    "xattr.conf",
 )
-"""What is about the system and everybody may read."""
+"""Files of /etc that are about the system and that everybody may read."""
 _MOUNTED_ETC = ("alternatives", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
-"""Folders with hundreds of links, public by their purpose: mounted, since copying them takes too long."""
+"""Public folders of /etc with hundreds of links: mounted, because copying takes too long."""
 
 _HIDDEN_PROC = (
     "cmdline",
@@ -123,70 +125,131 @@ _HIDDEN_PROC = (
     "swaps",
     "timer_list",
 )
-"""What tells of the host's users, disks and devices; besides, everything is hidden that could be written to."""
+"""Files of /proc about the host's users, disks and devices. Writable files are hidden too."""
 _COPIED_SYSCTL = (
-    *("fs/file-max", "fs/nr_open", "fs/pipe-max-size", "fs/inotify/max_user_watches"),
-    *(
-        "kernel/cap_last_cap",
-        "kernel/ngroups_max",
-        "kernel/osrelease",
-        "kernel/ostype",
-        "kernel/pid_max",
-    ),
-    *("kernel/overflowgid", "kernel/overflowuid", "kernel/threads-max", "kernel/version"),
-    *("net/core/somaxconn", "vm/max_map_count", "vm/overcommit_memory"),
+    "fs/file-max",
+    "fs/nr_open",
+    "fs/pipe-max-size",
+    "fs/inotify/max_user_watches",
+    "kernel/cap_last_cap",
+    "kernel/ngroups_max",
+    "kernel/osrelease",
+    "kernel/ostype",
+    "kernel/pid_max",
+    "kernel/overflowgid",
+    "kernel/overflowuid",
+    "kernel/threads-max",
+    "kernel/version",
+    "net/core/somaxconn",
+    "vm/max_map_count",
+    "vm/overcommit_memory",
 )
-"""The rest of /proc/sys is not there. Root inside is root outside where the harness runs as root, if without any
-capability: that is enough to write to kernel/core_pattern, and through it to run a program on the host."""
-_RANDOM_UUID = "/proc/sys/kernel/random/uuid"
+"""Files of /proc/sys that exist inside, as copies.
+
+If CooperBench runs as root, root inside is root outside, though without capabilities. That is
+enough to write to kernel/core_pattern, and through it to run a program on the host."""
+_RANDOM_UUID = "kernel/random/uuid"
+
+
+class View(NamedTuple):
+    """The file system that a sandbox sees."""
+
+    arguments: list[str]
+    """Bubblewrap's arguments."""
+    overlays: list[list[Path]]
+    """Overlay file systems: lists of folders, the top one first. Only the first is writable."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a sandbox is filled with."""
+    """Files that a sandbox begins with."""
 
     layers: tuple[Path, ...] = ()
     """Folders of a template, seen in / and changed without changing the template."""
     writable: tuple[tuple[Path, str], ...] = ()
-    """Folders that are changed in place, and where they are seen: for making a template."""
+    """Folders that are changed in place, with their paths inside: for making a template."""
     runner: Path | None = None
+    """The task's runner.sh."""
     base_git: Path | None = None
+    """The bare repository with the agent's base commit."""
 
 
 def read_only(source: Path, target: str | None = None) -> list[str]:
+    """Return the arguments for a read-only mount, by default at the same path."""
     return ["--ro-bind", str(source), target or str(source)]
 
 
 def _hidden(folder: Path) -> list[str]:
+    """Return the arguments that cover a folder with an empty one."""
     return ["--size", "4096", "--tmpfs", str(folder), "--remount-ro", str(folder)]
 
 
-def _system_mounts(root: Path) -> list[str]:
-    """The operating system: /usr and what belongs to it. Links such as /bin are made in `root`, a sandbox's."""
-    words: list[str] = []
-    for path in map(Path, _SYSTEM_ROOTS):
-        if path.name in SYSTEM_NAMES and path.is_symlink():
-            (root / path.name).symlink_to(path.readlink())
-        elif path.is_dir():
-            words += read_only(path)
-    return words
-
-
 class RootFsBuilder:
-    """Makes file systems of sandboxes. Holds what all sandboxes of a process share, in the process's run folder."""
+    """Makes file systems of sandboxes; keeps what all sandboxes of a process share."""
 
     def __init__(self, run_folder: Path, private: tuple[Path, ...]) -> None:
+        """Write the shared files into the process's run folder.
+
+        Args:
+            run_folder: Folder of this process in the cache.
+            private: Folders that no sandbox may see.
+        """
         self.run_folder = run_folder
-        self._folder = Path(mkdtemp(dir=run_folder))
+        self.tools_proven = False
+        """Whether a channel has checked the tools inside; they are the same in every sandbox."""
+        self._shared = Path(mkdtemp(dir=run_folder))
         self._private = (run_folder, *private)
         self._tools = find_host_tools(self._private)
-        self.tools_proven = False
-        """A channel has found that the tools inside do what it needs; they are the same in every sandbox."""
-        self._write_lib(self._folder / "lib")
-        self._proc = _proc_mounts(self._folder)
-        _write_etc(self._folder / "etc")
+        self._write_lib(self._shared / "lib")
+        self._proc_mounts = _make_proc_mounts(self._shared)
+        _write_etc(self._shared / "etc")
+
+    def build(
+        self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool
+    ) -> View:
+        """Make a sandbox's own files in `folder`; return its mounts."""
+        root = folder / "root"
+        _make_own_folders(folder, root)
+        # Later mounts cover earlier ones.
+        arguments = [
+            *self._environment_arguments(options),
+            *_base_mounts(root),
+            *_system_mounts(root),
+            *self._proc_mounts,
+            *self._etc_mounts(options),
+        ]
+        if not overlays:
+            for layer in content.layers:
+                copy_tree(layer, root)
+        for source, target in content.writable:
+            arguments += ["--bind", str(source), target]
+        for prefix in self._tools.prefixes:
+            arguments += read_only(prefix)
+        for private in self._visible_private_folders():
+            arguments += _hidden(private)
+        arguments += read_only(self._shared / "lib", LIB_DIR)
+        arguments += read_only(folder / "io", IO_DIR)
+        cooperbench_folders = [self._shared]
+        if content.runner is not None:
+            local_bin = folder / "local-bin"
+            arguments += _make_local_bin(local_bin, content.runner)
+            cooperbench_folders.append(local_bin)
+        if options.programs is not None:
+            arguments += read_only(options.programs, PROGRAMS_DIR)
+            cooperbench_folders.append(options.programs)
+        if content.base_git is not None:
+            arguments += read_only(content.base_git, "/cooperbench/base.git")
+            cooperbench_folders.append(content.base_git)
+        arguments += ["--chdir", "/"]
+        if not overlays:
+            return View(arguments, [])
+        # An overlay needs at least two layers.
+        empty = folder / "io"
+        read_only_overlays = [[shown, empty] for shown in cooperbench_folders]
+        return View(arguments, [[root, *content.layers, empty], *read_only_overlays])
 
     def _write_lib(self, lib: Path) -> None:
+        """Write the scripts, the shell and links to Python."""
         (lib / "bin").mkdir(parents=True)
         (lib / "channel.sh").write_text(sandbox_script("channel.sh"), "utf-8")
         supervisor = resources.files(__package__).joinpath("supervisor.sh")
@@ -194,242 +257,155 @@ class RootFsBuilder:
         bash = shutil.which("bash", path=os.pathsep.join(SYSTEM_PATH))
         if bash is None:
             raise SandboxError("the local backend needs bash in /usr/bin or /bin")
-        shutil.copyfile(bash, lib / Path(SHELL).name)
-        (lib / Path(SHELL).name).chmod(0o111)
+        shell = lib / Path(SHELL).name
+        shutil.copyfile(bash, shell)
+        shell.chmod(0o111)
         if self._tools.python is not None:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
-    def build(
-        self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool
-    ) -> View:
-        """Make a sandbox's own files in `folder`."""
-        root = folder / "root"
-        for name in _OWN_FOLDERS:
-            (root / name).mkdir(parents=True)
-        for name in ("tmp", "var/tmp"):
-            (root / name).chmod(0o1777)
-        for name in ("io", "work"):
-            (folder / name).mkdir()
-        words = ["--share-net"] if options.network == "public" else []
-        env = {"PATH": ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH)), **_ENV}
-        for name, value in env.items():
-            words += ["--setenv", name, value]
-        words += ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
-        words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
-        words += ["--remount-ro", "/dev", *_system_mounts(root), *self._proc]
-        words += read_only(self._folder / "etc", "/etc")
-        if options.network == "public":
-            words += [word for path in _NETWORK_ETC for word in ("--ro-bind-try", path, path)]
-        for path in (Path("/etc", name) for name in _MOUNTED_ETC):
-            if path.resolve() == path and path.is_dir():
-                words += read_only(path)
-        for layer in () if overlays else content.layers:
-            copy_tree(layer, root)
-        for source, target in content.writable:
-            words += ["--bind", str(source), target]
-        for prefix in self._tools.prefixes:
-            words += read_only(prefix)
-        for private in self._hidden_folders():
-            words += _hidden(private)
-        words += [*read_only(self._folder / "lib", LIB_DIR), *read_only(folder / "io", IO_DIR)]
-        ours = [self._folder]
-        if content.runner is not None:
-            words += _with_runner(folder / "local-bin", content.runner)
-            ours.append(folder / "local-bin")
-        for shown, target in (
-            (options.programs, PROGRAMS_DIR),
-            (content.base_git, "/cooperbench/base.git"),
-        ):
-            if shown is not None:
-                words += read_only(shown, target)
-                ours.append(shown)
-        empty = folder / "io"  # there have to be two layers
-        layers = [[root, *content.layers, empty], *([path, empty] for path in ours)]
-        return [*words, "--chdir", "/"], layers if overlays else []
+    def _environment_arguments(self, options: SandboxOptions) -> list[str]:
+        arguments = ["--share-net"] if options.network == "public" else []
+        path = ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH))
+        for name, value in {"PATH": path, **_ENV}.items():
+            arguments += ["--setenv", name, value]
+        return arguments
 
-    def _hidden_folders(self) -> list[Path]:
-        """Ourselves (with the demo's golden patches), datasets and caches, where they lie in what is shown."""
-        private = (
-            Path(cooperbench.__file__).resolve().parent,
-            *(path.resolve() for path in self._private),
-        )
-        return [
-            path
-            for path in private
-            if path.is_dir()
-            and (
-                is_system_path(path)
-                or any(path.is_relative_to(prefix) for prefix in self._tools.prefixes)
-            )
-        ]
+    def _etc_mounts(self, options: SandboxOptions) -> list[str]:
+        arguments = read_only(self._shared / "etc", "/etc")
+        if options.network == "public":
+            for path in _NETWORK_ETC:
+                arguments += ["--ro-bind-try", path, path]
+        for name in _MOUNTED_ETC:
+            folder = Path("/etc", name)
+            is_link = folder.resolve() != folder
+            if folder.is_dir() and not is_link:
+                arguments += read_only(folder)
+        return arguments
+
+    def _visible_private_folders(self) -> list[Path]:
+        """Return private folders that lie in something that is shown.
+
+        These are CooperBench itself (with the demo's golden patches), datasets and caches.
+        """
+        own_package = Path(cooperbench.__file__).resolve().parent
+        private_folders = [own_package, *(path.resolve() for path in self._private)]
+        return [path for path in private_folders if path.is_dir() and self._is_visible(path)]
+
+    def _is_visible(self, path: Path) -> bool:
+        if is_system_path(path):
+            return True
+        return any(path.is_relative_to(prefix) for prefix in self._tools.prefixes)
+
+
+def _make_own_folders(folder: Path, root: Path) -> None:
+    for name in _OWN_FOLDERS:
+        (root / name).mkdir(parents=True)
+    for name in ("tmp", "var/tmp"):
+        (root / name).chmod(0o1777)
+    for name in ("io", "work"):
+        (folder / name).mkdir()
+
+
+def _base_mounts(root: Path) -> list[str]:
+    """Return the arguments for /, /proc and /dev."""
+    arguments = ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev"]
+    shared_memory = "/dev/shm"  # noqa: S108  # inside the sandbox
+    arguments += ["--perms", "1777", "--size", str(_SHARED_MEMORY_BYTES), "--tmpfs", shared_memory]
+    return [*arguments, "--remount-ro", "/dev"]
+
+
+def _system_mounts(root: Path) -> list[str]:
+    """Return the arguments for /usr and what belongs to it; make links such as /bin in `root`."""
+    arguments: list[str] = []
+    for name in SYSTEM_ROOTS:
+        path = Path(name)
+        if path.name in SYSTEM_NAMES and path.is_symlink():
+            (root / path.name).symlink_to(path.readlink())
+        elif path.is_dir():
+            arguments += read_only(path)
+    return arguments
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy what is in a folder with everything that belongs to it, sharing blocks where the file system can."""
+    """Copy the contents of a folder with all attributes, sharing blocks if the file system can."""
     command = ["cp", "-a", "--reflink=auto", "--", f"{source}/.", str(target)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
-        reason = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SandboxError(
-            f"cannot copy a task's workspace: {reason[-1] if reason else 'cp failed'}"
-        )
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = lines[-1] if lines else "cp failed"
+        raise SandboxError(f"cannot copy a task's workspace: {reason}")
 
 
-def _with_runner(folder: Path, runner: Path) -> list[str]:
-    """/usr/local/bin as on the host, and in it the task's runner.sh."""
+def _make_local_bin(folder: Path, runner: Path) -> list[str]:
+    """Make a /usr/local/bin like the host's, with the task's runner.sh in it; return its mounts."""
     if not _LOCAL_BIN.is_dir():
         raise SandboxError(
-            f"the local backend needs {_LOCAL_BIN} on this machine; an empty folder will do"
+            f"the local backend needs the folder {_LOCAL_BIN} on this machine; it may be empty"
         )
     folder.mkdir()
     shutil.copyfile(runner, folder / "runner.sh")
     (folder / "runner.sh").chmod(0o755)
     for entry in _LOCAL_BIN.iterdir():
-        if entry.name != "runner.sh":
-            text = entry.readlink() if entry.is_symlink() else f"{_HOST_LOCAL_BIN}/{entry.name}"
-            (folder / entry.name).symlink_to(text)
+        if entry.name == "runner.sh":
+            continue
+        target = entry.readlink() if entry.is_symlink() else f"{_HOST_LOCAL_BIN}/{entry.name}"
+        (folder / entry.name).symlink_to(target)
     return [*read_only(_LOCAL_BIN, _HOST_LOCAL_BIN), *read_only(folder, str(_LOCAL_BIN))]
 
 
-def _proc_mounts(folder: Path) -> list[str]:
-    """What is laid over /proc; made in `folder`."""
-    settings, empty = folder / "proc-sys", folder / "empty"
-    empty.touch()
-    for name in (*_COPIED_SYSCTL, "kernel/random/uuid"):
+def _make_proc_mounts(folder: Path) -> list[str]:
+    """Make files in `folder` that cover parts of /proc; return their mounts."""
+    settings = folder / "proc-sys"
+    for name in (*_COPIED_SYSCTL, _RANDOM_UUID):
         (settings / name).parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
             (settings / name).write_bytes(Path("/proc/sys", name).read_bytes())
-    words = [*read_only(settings, "/proc/sys"), *read_only(Path(_RANDOM_UUID))]
+    arguments = read_only(settings, "/proc/sys")
+    arguments += read_only(Path("/proc/sys", _RANDOM_UUID))
+    empty = folder / "empty"
+    empty.touch()
     for path in sorted(Path("/proc").iterdir()):
         if path.name.isdigit() or path.name == "sys" or path.is_symlink():
             continue
-        if path.name in _HIDDEN_PROC or _we_can_write(path):
-            words += _hidden(path) if path.is_dir() else read_only(empty, str(path))
-    return words
+        if path.name in _HIDDEN_PROC or _is_writable(path):
+            arguments += _hidden(path) if path.is_dir() else read_only(empty, str(path))
+    return arguments
 
 
-def _we_can_write(path: Path) -> bool:
+def _is_writable(path: Path) -> bool:
+    """Return whether this user may write to a file, or to any file in a folder."""
     try:
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode):
-            return any(_we_can_write(entry) for entry in path.iterdir())
+            return any(_is_writable(entry) for entry in path.iterdir())
     except OSError:
         return False
     bits = 0o202 if status.st_uid == os.geteuid() else 0o002
     return stat.S_ISREG(status.st_mode) and bool(status.st_mode & bits)
 
 
-def is_system_path(path: Path) -> bool:
-    return any(path.is_relative_to(root) for root in _SYSTEM_ROOTS)
-
-
-def is_open_to_us(path: Path) -> bool:
-    """Whether we get there without being root: in a sandbox's user namespace root has no rights over others' files."""
-    return all(
-        status.st_uid == os.geteuid() or status.st_mode & 0o001
-        for status in (folder.stat() for folder in (path, *path.parents))
-    )
-
-
-class HostTools(NamedTuple):
-    prefixes: tuple[Path, ...]
-    """Folders to show."""
-    path: tuple[str, ...]
-    """Folders to search for commands before those of the system."""
-    python: Path | None
-    """The interpreter for `python3` and `python`."""
-
-
-def find_host_tools(private: tuple[Path, ...]) -> HostTools:
-    """Those that live outside of the system's folders, often in the user's home (pyenv, uv, conda, nvm, rustup).
-
-    Just their own folders, and only if they look like an installation of that tool and hold nothing else of the user's.
-    `private`: our folders, which no prefix may contain.
-    """
-    python, prefix = _find_python(private)
-    prefixes = [prefix] if prefix else []
-    path = [str(prefix / "bin")] if prefix else []
-    for tool, markers in _MARKERS.items():
-        found = shutil.which(tool)
-        if found is None:
-            continue
-        real = Path(found).resolve()
-        if is_system_path(real):
-            if str(real.parent) not in SYSTEM_PATH and (real.parent / tool).exists():
-                path.append(str(real.parent))
-            continue
-        candidate = _rust_toolchain() if tool == "cargo" else real.parent.parent
-        if (
-            candidate is not None
-            and (candidate / "bin" / tool).exists()
-            and any((candidate / marker).is_dir() for marker in markers)
-            and _may_be_shown(candidate, private)
-        ):
-            prefixes.append(candidate)
-            path.append(str(candidate / "bin"))
-    return HostTools(tuple(dict.fromkeys(prefixes)), tuple(dict.fromkeys(path)), python)
-
-
-def _find_python(private: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
-    """The interpreter, and the prefix to show for it where it is not part of the system.
-
-    Never a virtual environment: it holds the harness and perhaps golden patches.
-    """
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    prefix = Path(sys.base_prefix).resolve()
-    base_executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
-    for executable in (prefix / "bin" / version, base_executable):
-        if not executable.exists():
-            continue
-        if is_system_path(executable.resolve()):
-            return executable, None
-        is_installation = (
-            executable.is_relative_to(prefix) and (prefix / "lib" / version / "os.py").exists()
-        )
-        if is_installation and _may_be_shown(prefix, private):
-            return executable, prefix
-    system = (Path(f"/usr/bin/python3.{minor}") for minor in range(sys.version_info.minor, 10, -1))
-    return next((python for python in system if python.exists()), None), None
-
-
-def _rust_toolchain() -> Path | None:
-    """What rustup's `cargo` would run; ~/.cargo itself holds the user's credentials and is never shown."""
-    home = Path(os.environ.get("RUSTUP_HOME") or Path.home() / ".rustup")
-    try:
-        name = tomllib.loads((home / "settings.toml").read_text("utf-8"))["default_toolchain"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return (home / "toolchains" / str(name)).resolve()
-
-
-def _may_be_shown(prefix: Path, private: tuple[Path, ...]) -> bool:
-    home = Path("~").expanduser().resolve()
-    if len(prefix.parts) < 3 or any(prefix.is_relative_to(reserved) for reserved in _RESERVED):
-        return False
-    if prefix in {home / name for name in _PRIVATE_NAMES} or not is_open_to_us(prefix):
-        return False
-    return not any(path.resolve().is_relative_to(prefix) for path in (home, Path.cwd(), *private))
-
-
 def _write_etc(folder: Path) -> None:
-    """What cannot be read here is not to be had there either."""
+    """Write the /etc of sandboxes. Files that others may not read on the host are left out."""
     folder.mkdir()
-    found = [
-        str(path.relative_to("/etc")) for name in _COPIED_ETC for path in Path("/etc").glob(name)
-    ]
-    copy = ["cp", "-rL", "--preserve=mode", "--parents", "--", *found, str(folder)]
-    remove = ["find", str(folder), "-type", "f", "-not", "-perm", "-004", "-delete"]
-    for command in (copy, remove):
+    etc = Path("/etc")
+    names: list[str] = []
+    for pattern in _COPIED_ETC:
+        names += [str(path.relative_to(etc)) for path in etc.glob(pattern)]
+    copy = ["cp", "-rL", "--preserve=mode", "--parents", "--", *names, str(folder)]
+    remove_private = ["find", str(folder), "-type", "f", "-not", "-perm", "-004", "-delete"]
+    for command in (copy, remove_private):
         subprocess.run(
             command, cwd="/etc", stdin=subprocess.DEVNULL, capture_output=True, check=False
         )
     for name, text in _GENERATED_ETC.items():
         (folder / name).write_text(text, "utf-8")
     for name in _MOUNTED_ETC:
-        path, target = Path("/etc", name), folder / name
-        if path.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.symlink_to(path.resolve()) if path.resolve() != path else target.mkdir(
-                exist_ok=True
-            )
+        path, target = etc / name, folder / name
+        if not path.is_dir():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.resolve() != path:
+            target.symlink_to(path.resolve())
+        else:
+            target.mkdir(exist_ok=True)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from cooperbench.backends.local import LocalBackend
-from cooperbench.backends.local.rootfs import find_host_tools, is_open_to_us, is_system_path
+from cooperbench.backends.local.host_tools import (
+    find_host_tools,
+    is_open_to_us,
+    is_system_path,
+)
 from cooperbench.errors import UserError
 from tests.support.requirements import require_root
 from tests.support.sandbox.programs import check_programs

@@ -69,9 +69,7 @@ def limited(cache_dir: Path, **limits: int) -> LocalSandbox:
 @pytest.mark.parametrize("pieces", ["harness", "harness and spawner"])
 def test_nothing_outlives_a_killed_harness(tmp_path: Path, pieces: str) -> None:
     duration = unique_duration()
-    script = textwrap.dedent(OWNER).replace(
-        'print("ready"', 'print(sandbox._started.init_pid, "ready"'
-    )
+    script = textwrap.dedent(OWNER).replace('print("ready"', 'print(sandbox.init_pid, "ready"')
     owner = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path), duration], stdout=subprocess.PIPE
     )
@@ -118,7 +116,7 @@ def test_a_first_process_that_ends_is_the_doing_of_whoever_works_there(
     sandbox: LocalSandbox,
 ) -> None:
     # As the kernel does when there is no memory left.
-    os.kill(sandbox._started.init_pid, signal.SIGKILL)
+    os.kill(sandbox.init_pid, signal.SIGKILL)
     with pytest.raises(SandboxDestroyed, match="its processes were killed"):
         bash(sandbox, "sleep 60")
     with pytest.raises(SandboxDestroyed):
@@ -139,7 +137,7 @@ def test_a_channel_that_was_stopped_is_replaced(
 def test_bubblewrap_or_the_spawner_being_killed_is_not(tmp_path: Path, generations: int) -> None:
     backend = LocalBackend(cache_dir=tmp_path)
     sandbox = backend.create_sandbox("host")
-    victim = sandbox._started.init_pid
+    victim = sandbox.init_pid
     for _ in range(generations):
         victim = parent(victim)
     os.kill(victim, signal.SIGKILL)
@@ -281,10 +279,10 @@ def test_a_sandbox_that_is_ended_while_its_last_command_runs(sandbox: LocalSandb
 
 
 def test_bubblewrap_being_killed_while_the_last_command_runs(sandbox: LocalSandbox) -> None:
-    first = sandbox._started.init_pid
+    first = sandbox.init_pid
 
     def kill() -> None:
-        while (pid := sandbox._started.init_pid) == first:
+        while (pid := sandbox.init_pid) == first:
             time.sleep(0.05)
         os.kill(parent(pid), signal.SIGKILL)
 

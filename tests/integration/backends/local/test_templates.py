@@ -156,9 +156,9 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     assert in_repo(sandbox, script).stdout == b"699\n"
     assert (b"overlay" in sandbox.run(["grep", " / overlay ", "/proc/mounts"]).stdout) == overlays
     sandbox.terminate()
-    assert (template / "judged/workspace/repo/bulk/1").read_text() == "1\n"
-    assert (template / "judged/workspace/repo/bulk/2").exists()
-    assert (template / "judged/workspace/repo/tests").is_dir()
+    assert (template / "evaluation/workspace/repo/bulk/1").read_text() == "1\n"
+    assert (template / "evaluation/workspace/repo/bulk/2").exists()
+    assert (template / "evaluation/workspace/repo/tests").is_dir()
 
 
 def test_mounts_tell_nothing_about_the_host(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_killed_preparation_leaves_nothing_that_looks_finished(tmp_path: Path)
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     waiting = tmp_path / "cache" / "local"
-    while not list(waiting.glob("*.staging-*/judged/workspace/repo/.git/ORIG_HEAD")):
+    while not list(waiting.glob("*.staging-*/evaluation/workspace/repo/.git/ORIG_HEAD")):
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
