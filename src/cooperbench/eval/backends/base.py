@@ -11,6 +11,7 @@ from cooperbench.sandbox.contract import (
     SandboxOptions,
 )
 from cooperbench.sandbox.contract import SandboxProtocol as Sandbox
+from cooperbench.sandbox.manager import open_sandbox
 
 __all__ = [
     "BaseSandbox",
@@ -20,4 +21,5 @@ __all__ = [
     "ExecResult",
     "Sandbox",
     "SandboxOptions",
+    "open_sandbox",
 ]

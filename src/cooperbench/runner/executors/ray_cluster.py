@@ -22,9 +22,11 @@ from cooperbench.runner.executors.job import Event, JobOrder, run_job
 from cooperbench.runner.executors.local import open_backend
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
+from cooperbench.text import shorten
 
 _START_SECONDS = 60.0
 _CANCEL_SECONDS = 20.0
+_MAX_REASON_CHARACTERS = 300
 _TASK_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 """Resources that are options of a task; others are passed as `resources`."""
 _LOCAL_VARIABLES = ("RAY_", "SLURM_", "CUDA_", "PYTHON", "TMP", "XDG_", "SSH_")
@@ -220,20 +222,28 @@ def _connect(address: str) -> Any:
         ray.init(address=address, **options)
     except Exception as error:
         # Ray raises many types; to the user all mean that there is no cluster of this version.
+        reason = connection_failure(error)
+        advice = "start one with `ray start --head`, or use --ray-address local"
+        if "authentication" in reason.lower():
+            advice = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the cluster's token"
         raise UserError(
-            f"the Ray cluster at {address!r} cannot be used: {_connection_error(error)}; "
-            "start one with `ray start --head`, or use --ray-address local"
+            f"the Ray cluster at {address!r} cannot be used: {reason}; {advice}"
         ) from error
     return ray
 
 
-def _connection_error(error: BaseException) -> str:
-    """Return the reason of a failed connection, with that of its cause if Ray hides it there."""
-    texts = [str(error)]
+def connection_failure(error: BaseException) -> str:
+    """Return in one line why Ray could not connect.
+
+    Ray's own message only says that it failed. The reason, such as a wrong token, is the last line
+    of the traceback in the error that caused it.
+    """
+    message = " ".join(str(error).split())
     cause = error.__cause__ or error.__context__
-    if cause is not None and str(cause) not in texts[0]:
-        texts.append(str(cause))
-    return " ".join(redact(" ".join(texts)).split())[:500]
+    cause_lines = str(cause or "").strip().splitlines()
+    if cause_lines and cause_lines[-1].strip() not in message:
+        message = f"{shorten(message, _MAX_REASON_CHARACTERS)}: {cause_lines[-1].strip()}"
+    return redact(shorten(message, 2 * _MAX_REASON_CHARACTERS))
 
 
 def _pin_to_node(node_id: str) -> Any:
