@@ -1,4 +1,4 @@
-"""Base commits of tasks on this machine: read from an image once and cached, or found in a clone."""
+"""Base commits of tasks: read from an image once and cached, or found in a clone."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def make_git_dir(path: Path) -> Path:
         (path / folder).mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/unborn\n")
     (path / "config").write_text(_GIT_CONFIG)
-    # info/attributes takes precedence over every .gitattributes. `!` makes an attribute unspecified.
+    # It takes precedence over every .gitattributes. `!` makes an attribute unspecified.
     unspecified = " ".join(f"!{name}" for name in _ATTRIBUTES)
     (path / "info" / "attributes").write_text(f"* {unspecified}\n")
     return path

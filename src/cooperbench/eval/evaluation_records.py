@@ -160,7 +160,7 @@ def _file_broken_by_union(merge: MergeResult, runs: Runs) -> str | None:
 def add_clean_order(
     evaluation: MergeEvaluation, applied: Mapping[str, Applied], store: TreeStore
 ) -> MergeEvaluation:
-    """Return the part about the merge with an order of agents in which their patches merge cleanly."""
+    """Return the part about the merge with an order in which the patches merge cleanly."""
     agent_ids: Sequence[str] = list(applied)
     search = find_clean_order(store, [each.tree for each in applied.values()])
     order = None

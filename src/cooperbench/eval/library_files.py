@@ -7,7 +7,7 @@ it, or names it as data.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from posixpath import normpath
 
 from cooperbench.eval.protected_paths import (
@@ -58,13 +58,7 @@ def find_imported_files(
 
     Files in one test folder are one unit; every other Python file is a unit of its own.
     """
-    units: dict[str, list[str]] = {}
-    for path in paths:
-        folder = TEST_FOLDER.match(path)
-        if folder:
-            units.setdefault(folder[0], []).append(path)
-        elif path.endswith((".py", ".pyi")):
-            units.setdefault(path, []).append(path)
+    units = _group_units(paths)
     importers = {}
     for unit in sorted(units, key=len)[:_MAX_UNITS]:
         importers[unit] = _importers(unit, units[unit], tree, protected, store)
@@ -86,6 +80,17 @@ def find_imported_files(
         for unit in imported:
             library.update(units[unit])
             pending.remove(unit)
+
+
+def _group_units(paths: Iterable[str]) -> dict[str, list[str]]:
+    units: dict[str, list[str]] = {}
+    for path in paths:
+        folder = TEST_FOLDER.match(path)
+        if folder:
+            units.setdefault(folder[0], []).append(path)
+        elif path.endswith((".py", ".pyi")):
+            units.setdefault(path, []).append(path)
+    return units
 
 
 def _importers(
@@ -193,22 +198,34 @@ def find_data_files(
             *folders, name = path.split("/")
             files_by_name.setdefault(name, set()).add(path)
             files_by_name.setdefault("/".join(folders[-2:]), set()).add(path)
+    by_frequency = sorted(files_by_name, key=lambda name: len(files_by_name[name]), reverse=True)
+    frequent = {name: files_by_name[name] for name in by_frequency[:_MAX_NAMES]}
+    data |= _named_by_code(frequent, tree, protected, store)
+    return data - _named_by_tests(frequent, store)
 
-    names = sorted(files_by_name, key=lambda name: -len(files_by_name[name]))[:_MAX_NAMES]
-    for path, name in _mentions(names, tree, store):
+
+def _named_by_code(
+    files_by_name: Mapping[str, set[str]], tree: str, protected: ProtectedFiles, store: TreeStore
+) -> set[str]:
+    """Return the files that code other than tests names."""
+    named = set()
+    for path, name in _mentions(files_by_name, tree, store):
         if path in protected.hidden or looks_like_test(path):
             continue
         for file in files_by_name[name]:
             # Rust cannot load code of other languages.
             if path.endswith(".rs") or not _LOADABLE.fullmatch(file):
-                data.add(file)
-    for path, name in _mentions(names, store.base.tree, store):
-        if not looks_like_test(path) and not is_test_config(path):
-            continue
-        for file in files_by_name[name]:
-            if file.endswith(f"/{name}"):
-                data.discard(file)
-    return data
+                named.add(file)
+    return named
+
+
+def _named_by_tests(files_by_name: Mapping[str, set[str]], store: TreeStore) -> set[str]:
+    """Return the files that tests of the base commit, or their configuration, name."""
+    named = set()
+    for path, name in _mentions(files_by_name, store.base.tree, store):
+        if looks_like_test(path) or is_test_config(path):
+            named |= {file for file in files_by_name[name] if file.endswith(f"/{name}")}
+    return named
 
 
 def _is_data_by_path(path: str, protected: ProtectedFiles) -> bool:
@@ -226,7 +243,7 @@ def _is_known_folder(folder: str, protected: ProtectedFiles) -> bool:
     return any(path.startswith(f"{folder}/") for path in protected.hidden)
 
 
-def _mentions(names: Sequence[str], tree: str, store: TreeStore) -> Iterator[tuple[str, str]]:
+def _mentions(names: Collection[str], tree: str, store: TreeStore) -> Iterator[tuple[str, str]]:
     """Yield path and name for each line of code that contains one of these names."""
     if not names:
         return

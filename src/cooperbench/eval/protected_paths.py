@@ -65,7 +65,9 @@ class ProtectedFiles:
     installed_modules: frozenset[str] = field(default=frozenset(), repr=False)
     """Names of the Python modules in the image."""
 
-    def reason_to_drop(self, path: str) -> Reason | None:
+    def reason_to_drop(  # noqa: PLR0911  # one return per rule
+        self, path: str
+    ) -> Reason | None:
         """Return why a file is protected, judging by its path alone; None if it is not."""
         if self._blocks_hidden_test(path):
             return "hidden_test"

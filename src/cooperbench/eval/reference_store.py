@@ -65,14 +65,14 @@ class ReferenceStore:
         return references
 
     def unsound_of(self, pair: Pair) -> list[int]:
-        """Return the unsound features of a pair: `validate` found that their tests pass without them."""
+        """Return the features of a pair whose tests pass without them, as `validate` found."""
         return [feature.feature_id for feature in pair.features if self._passes_without(feature)]
 
     def _passes_without(self, feature: Feature) -> bool:
         return any(reference.base_passes for reference in self.about(feature))
 
     def unknown(self, pairs: Iterable[Pair]) -> int:
-        """Return how many features of these pairs have no reference of a golden patch that passes."""
+        """Return how many features of these pairs have no reference that passed."""
         unknown = 0
         for feature in features_of(pairs):
             if not any(reference.golden.success for reference in self.about(feature)):

@@ -174,7 +174,7 @@ class References:
         return canary.tried(run, reference)
 
     def measure(self, feature: Feature, repeat: int = 1) -> ReferenceRecord:
-        """Run golden patch and base now, each `repeat` times, and save the result. For `validate`."""
+        """Run golden patch and base now, each `repeat` times, and save the result."""
         self._work.get((feature, "golden"), partial(self._measure, feature, repeat))
         return self._references[feature]
 

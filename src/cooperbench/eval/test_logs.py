@@ -164,7 +164,7 @@ def _first_part_of(test: str, failed: Sequence[str]) -> str:
 
 
 def _exception_of(test: str, text: str) -> str:
-    """Return the exception below the heading of a failed test, or in the summary's line about it."""
+    """Return the exception below the heading of a failed test, or on the same line."""
     if len(test) > MAX_ERROR_LENGTH:
         return "failure"  # the search would take time proportional to its length, per character
     heading = re.search(rf"{_FAILURE_HEADING}{re.escape(test)}(?!\w)", text, re.VERBOSE)

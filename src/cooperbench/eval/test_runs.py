@@ -164,7 +164,7 @@ def not_run(reason: str) -> TestRun:
     )
 
 
-def run_tests(
+def run_tests(  # noqa: PLR0913  # the last two are rarely needed
     sandbox: Sandbox,
     tests: bytes,
     patch: bytes | None,

@@ -126,29 +126,33 @@ class TreeStore:
         self._temporary.cleanup()
 
     def apply(self, patch: bytes | None, onto: str = "") -> Applied:
-        """Apply a patch to the base, or to the tree `onto`: completely, byte for byte, or not at all."""
+        """Apply a patch to the base, or to the tree `onto`: byte for byte, or not at all."""
         onto = onto or self.base.tree
         if patch is None:
             return Applied("missing", error="no patch")
-        unchanged = Applied("empty", onto, "the patch changes nothing")
-        if not patch.strip():
-            return unchanged
-        if len(patch) > MAX_PATCH_BYTES:
-            return _failed(f"it has more than {MAX_PATCH_BYTES // 1024**2} MiB")
+        tree = onto
+        if patch.strip():
+            if len(patch) > MAX_PATCH_BYTES:
+                return _failed(f"it has more than {MAX_PATCH_BYTES // 1024**2} MiB")
+            try:
+                tree = self._apply_to_index(patch, onto)
+            except GitError as error:
+                return _failed(self.explain_patch_error(error))
+            problem = self._size_problem(tree)
+            if problem:
+                return _failed(problem)
+        if tree == onto:
+            return Applied("empty", onto, "the patch changes nothing")
+        return Applied("applied", tree)
+
+    def _apply_to_index(self, patch: bytes, onto: str) -> str:
         index = self._make_index(onto)
         strip = "-p1" if _PREFIXED_PATH.search(patch) else "-p0"
         options = ("--cached", "--binary", "--whitespace=nowarn", strip)
         result = self._run("apply", *options, index=index, stdin=patch)
         if result.returncode != 0:
-            error = GitError("apply", result.returncode, result.stderr)
-            return _failed(self.explain_patch_error(error))
-        tree = self._write_tree(index)
-        problem = self._size_problem(tree)
-        if problem:
-            return _failed(problem)
-        if tree == onto:
-            return unchanged
-        return Applied("applied", tree)
+            raise GitError("apply", result.returncode, result.stderr)
+        return self._write_tree(index)
 
     def explain_patch_error(self, error: GitError) -> str:
         """Return why git cannot handle an agent's patch.

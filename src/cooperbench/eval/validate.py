@@ -46,7 +46,7 @@ class TaskReport:
         return {"ok": not self.problems, **asdict(self)}
 
 
-def validate_features(
+def validate_features(  # noqa: PLR0913  # options are keyword-only
     features: Mapping[Task, Sequence[Feature]],
     sandboxes: SandboxManager,
     references: References,

@@ -6,10 +6,10 @@ import json
 import socketserver
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from cooperbench import evaluate, run, run_patch_test
 from cooperbench.cli import main
@@ -361,7 +361,7 @@ def test_references_travel_to_another_machine(
         )
         assert lab.evaluation()["references"]["1"]["success"] is True
         for reference in ReferenceStore().known([lab.task]):
-            ReferenceStore().save(replace(reference, installed=True))
+            ReferenceStore().save(replace_fields(reference, installed=True))
         lab.run("there", eval_network="public")
         assert lab.evaluation(name="there")["overall_success"] is True, (
             "though this backend keeps no installs"
@@ -387,7 +387,7 @@ def test_validate_tests_only_the_features_that_were_asked_for(
 def test_a_backend_that_cannot_be_asked_is_not(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     backends.register("theirs-without-options", TheirBackend)
-    with pytest.raises(UserError, match="cannot be asked for a network of evaluation"):
+    with pytest.raises(UserError, match="does not support --eval-network"):
         lab.run(backend="theirs-without-options", eval_network="none")
     with pytest.raises(UserError, match="one of auto, none, public"):
         lab.run(eval_network="some")

@@ -1,7 +1,7 @@
-"""The documented import path of backends, no more: they are in `cooperbench.backends` and `cooperbench.sandbox`.
+"""The documented import path of backends. The code is in `cooperbench.backends`.
 
-`get_backend` is looked up here by everything that needs a backend, so that replacing this attribute, as the
-documentation shows, is enough to plug one in.
+Everything that needs a backend looks up `get_backend` here. So replacing this attribute, as the
+documentation shows, is enough to plug in another backend.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _ESCAPE_SEQUENCE = re.compile(
 
 
 def prepare_log(output: str) -> str:
-    """Return output without colors and `\\r` at line ends, with a newline before and after it."""
+    """Return output without colors and carriage returns, with a newline before and after it."""
     if "\x1b" in output:
         output = _ESCAPE_SEQUENCE.sub("", output)
     return "\n" + output.replace("\r\n", "\n") + "\n"

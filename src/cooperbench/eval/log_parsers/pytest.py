@@ -1,4 +1,4 @@
-"""pytest, also with xdist: `-v` names every test, the short test summary at least the failed ones."""
+"""pytest, also with xdist: `-v` names every test, the short summary at least the failed ones."""
 
 from __future__ import annotations
 

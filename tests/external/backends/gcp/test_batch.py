@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from cooperbench import evaluate, run
 from cooperbench.backends.gcp.batch import remove_leftover_jobs
@@ -151,7 +152,7 @@ def test_references_go_along_and_come_back(
         (2, True, "none"),
     ]
     for reference in known:
-        store.save(replace(reference, flaky_tests=["marked"]))
+        store.save(replace_fields(reference, flaky_tests=["marked"]))
     judge(again)
     (record,) = again.evaluations().values()
     assert record["overall_success"] is True

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from cooperbench import evaluate
 from cooperbench.errors import InfraError
@@ -180,7 +181,7 @@ def test_an_order_brings_all_that_judging_needs(
     known = ReferenceStore().known([pair])
     assert [one["feature_id"] for one in told["references"]["references"]] == [1, 2]
     for reference in known:
-        ReferenceStore().save(replace(reference, flaky_tests=["marked"]))
+        ReferenceStore().save(replace_fields(reference, flaky_tests=["marked"]))
     (order,) = engine.orders
     assert order.references == ()
     engine = ApartEngine([told, {"kind": "done"}])
