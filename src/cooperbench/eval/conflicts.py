@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -79,7 +80,7 @@ def golden_conflicts(
             return base_in_clones(task, clones)
 
     if pairs is None:
-        pairs = [pair for task in tasks for pair in task.pairs]
+        pairs = list(chain.from_iterable(task.pairs for task in tasks))
     ordered = sorted(tasks, key=lambda task: (task.repo, task.task_id))
     distinct_pairs = [_pairs_of(task, pairs) for task in ordered]
     with ThreadPoolExecutor(
@@ -94,19 +95,22 @@ def golden_conflicts(
     for task, result in zip(ordered, results, strict=True):
         merges += result.merges
         broken += [BrokenTask(task.repo, task.task_id, reason) for reason in result.problems]
-    summary: JsonObject = {**_count(merges), "broken": len(broken)}
-    sizes = sorted({len(merge.features) for merge in merges})
-    if sizes not in ([], [2]):
-        summary["by_agents"] = {
-            str(size): _count([merge for merge in merges if len(merge.features) == size])
-            for size in sizes
-        }
     return {
         "schema": SCHEMA,
-        "summary": summary,
+        "summary": {**_summarize(merges), "broken": len(broken), **_summarize_by_size(merges)},
         "pairs": msgspec.to_builtins(merges),
         "broken": msgspec.to_builtins(broken),
     }
+
+
+def _summarize_by_size(merges: Sequence[GoldenMerge]) -> JsonObject:
+    """Return the summary per number of features, unless all are pairs."""
+    by_size: dict[int, list[GoldenMerge]] = {}
+    for merge in merges:
+        by_size.setdefault(len(merge.features), []).append(merge)
+    if set(by_size) <= {2}:
+        return {}
+    return {"by_agents": {str(size): _summarize(by_size[size]) for size in sorted(by_size)}}
 
 
 def _pairs_of(task: Task, pairs: Sequence[Pair]) -> list[Pair]:
@@ -127,7 +131,7 @@ def base_in_clones(task: Task, repos_dir: Path) -> Base:
     return base_of_clone(git_dir, commit)
 
 
-def _count(merges: Sequence[GoldenMerge]) -> dict[str, int]:
+def _summarize(merges: Sequence[GoldenMerge]) -> dict[str, int]:
     conflicts = [merge for merge in merges if merge.conflict]
     return {
         "pairs": len(merges),
@@ -176,7 +180,9 @@ def _merge_pairs(pairs: Sequence[Pair], store: TreeStore) -> _TaskMerges:
             reason = applied.error.replace("patch", "golden patch", 1)
             result.problems.append(f"feature {feature_id}: {reason}")
     complete = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
-    groups = [[trees[feature_id] for feature_id in pair.feature_ids] for pair in complete]
+    groups = []
+    for pair in complete:
+        groups.append([trees[feature_id] for feature_id in pair.feature_ids])  # noqa: PERF401  # clearer
     for pair, merge in zip(complete, store.merge_groups(groups), strict=True):
         result.merges.append(
             GoldenMerge(

@@ -23,8 +23,8 @@ from cooperbench.eval.references import References
 from cooperbench.eval.suspicious_lines import find_suspicious_lines
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import Applied, TreeStore
-from cooperbench.models import Feature, MergeResult, Pair, Setting, agent_slots
-from cooperbench.records.evaluation import Evaluation, Suspicion
+from cooperbench.models import AgentSlot, Feature, MergeResult, Pair, Setting, agent_slots
+from cooperbench.records.evaluation import Evaluation, Suspicion, TestTotals
 
 _UNCONFIRMED = "the tests pass as well where they must fail (canary)"
 
@@ -39,7 +39,7 @@ class PairEvaluation:
     """Output of the tests by subject (an agent's id, `merged` or `lead`) and feature id."""
 
 
-class TestedPatch(NamedTuple):
+class _TestedPatch(NamedTuple):
     """A patch that is tested: one agent's, or the merge."""
 
     patch: bytes
@@ -47,6 +47,39 @@ class TestedPatch(NamedTuple):
     tree: str
     error: str
     """Why there is nothing to test."""
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """Patches of the agents of a pair, without protected files."""
+
+    slots: tuple[AgentSlot, ...]
+    applied: dict[str, Applied]
+    """Patches by agent id."""
+    merge: MergeResult
+
+    def of_agent(self, agent_id: str) -> _TestedPatch:
+        applied = self.applied[agent_id]
+        return _TestedPatch(applied.patch, applied.tree, applied.error)
+
+    def merged(self) -> _TestedPatch:
+        error = self.merge.detail or "nothing to merge"
+        return _TestedPatch(self.merge.patch, self.merge.tree, error)
+
+
+class _PairRuns(NamedTuple):
+    """Test runs of a pair."""
+
+    alone: dict[str, Runs]
+    """Runs of each agent's patch with the tests of its own features, by agent id."""
+    together: Runs
+    """Runs of the merge with the tests of all features."""
+
+    def are_successful(self) -> bool:
+        every_run = list(self.together.values())
+        for runs in self.alone.values():
+            every_run += runs.values()
+        return all(run.success for run in every_run)
 
 
 def evaluate_pair(
@@ -67,78 +100,46 @@ def evaluate_pair(
     if record.status == "no_reference":
         return PairEvaluation(_add_duration(record, started))
     slots = agent_slots(pair, setting)
-    first_agent = slots[0].agent_id
     with TreeStore(references.tester.base(pair.task)) as store:
-        # Apply each patch to the base commit, without changes of protected files.
+        # Apply each patch to the base commit, and drop its changes of protected files.
         protected = references.tester.protected_files(pair.features, store)
-        applied = {
-            agent_id: drop_protected_files(patch, protected, store)
-            for agent_id, patch in patches.items()
-        }
+        applied = {}
+        for agent_id, patch in patches.items():
+            applied[agent_id] = drop_protected_files(patch, protected, store)
 
         # Merge the patches of all agents.
         merge = _merge_patches(list(applied.values()), protected, store)
+        work = _Patches(slots, applied, merge)
 
-        # Run the tests: each patch alone with the tests of its own features, the merge with all.
-        # Every run is compared with the reference, the recorded run of the golden patch.
-        alone: dict[str, Runs] = {}
-        for slot in slots:
-            patch = _tested_patch(applied[slot.agent_id])
-            alone[slot.agent_id] = _run_tests(patch, slot.features, references)
-        if setting == "solo":
-            together = alone[first_agent]  # one agent's patch is its own merge
-        else:
-            merged_patch = TestedPatch(merge.patch, merge.tree, merge.detail or "nothing to merge")
-            together = _run_tests(merged_patch, pair.features, references)
-        subjects = dict(alone) if setting == "solo" else {**alone, "merged": together}
+        # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
+        # the recorded run of the golden patch.
+        runs = _run_all_tests(pair, work, references)
 
-        # Confirm a success: the tests must be able to fail. Each patch is confirmed alone too,
-        # because its effect on the tests may depend on whether the others are there.
+        # Confirm a success with canaries: the tests must be able to fail.
         confirmations: dict[int, str] = {}
-        if canary and all(_all_passed(runs) for runs in subjects.values()):
-            to_confirm = [(feature, merge.patch) for feature in pair.features]
-            for slot in slots:
-                own_patch = applied[slot.agent_id].patch
-                to_confirm += [(feature, own_patch) for feature in slot.features]
-            confirmations = _confirm(to_confirm, references)
+        if canary and runs.are_successful():
+            confirmations = _confirm(pair, work, references)
         unconfirmed = [number for number, answer in confirmations.items() if answer == "suspicious"]
-        for runs in subjects.values():
-            _fail_unconfirmed(runs, unconfirmed)
+        _fail_unconfirmed(runs, unconfirmed)
 
         # Decide.
-        agents = {
-            agent_id: make_agent_evaluation(each, alone[agent_id])
-            for agent_id, each in applied.items()
-        }
-        merged = make_merge_evaluation(merge, together)
-        if merge.status == "conflict" and len(applied) > 2:
-            merged = add_clean_order(merged, applied, store)
-        individual_success = all(agent.success for agent in agents.values())
-        overall_success = individual_success and bool(merged.success)
+        record = _decide(record, work, runs, store)
         record = replace_fields(
             record,
-            agents=agents,
-            merged=merged,
-            individual_success=individual_success,
-            merge_success=merge.status in ("clean", "identical"),
-            overall_success=overall_success,
-            overall_success_strict=overall_success and merge.strategy == "plain",
             canary=confirmations if canary else "off",
             suspicious=_find_suspicions(applied, unconfirmed),
         )
-
-        # In setting team the lead may have merged the work of the members. That is recorded, but
-        # not part of any verdict.
-        if setting == "team":
-            others = [feature for slot in slots[1:] for feature in slot.features]
-            subjects["lead"] = _run_tests(_tested_patch(applied[first_agent]), others, references)
-            lead = make_totals(subjects["lead"])
-            integrated = bool(agents[first_agent].success and lead.success)
-            record = replace_fields(record, integrated_by_lead=integrated, lead=lead)
+    outputs = _collect_outputs(runs.alone)
+    if setting != "solo":
+        outputs |= _collect_outputs({"merged": runs.together})
+    if setting == "team":
+        lead_runs = _test_lead(work, references)
+        record = _add_lead(record, make_totals(lead_runs))
+        outputs |= _collect_outputs({"lead": lead_runs})
     return PairEvaluation(
         record=_add_duration(record, started),
         merged_patch=b"" if setting == "solo" else merge.patch,
-        outputs=_collect_outputs(subjects),
+        outputs=outputs,
     )
 
 
@@ -153,11 +154,18 @@ def _merge_patches(
     return merge
 
 
-def _tested_patch(applied: Applied) -> TestedPatch:
-    return TestedPatch(applied.patch, applied.tree, applied.error)
+def _run_all_tests(pair: Pair, work: _Patches, references: References) -> _PairRuns:
+    alone = {}
+    for slot in work.slots:
+        patch = work.of_agent(slot.agent_id)
+        alone[slot.agent_id] = _run_tests(patch, slot.features, references)
+    if len(work.slots) == 1:
+        # One agent's patch is its own merge.
+        return _PairRuns(alone, together=alone[work.slots[0].agent_id])
+    return _PairRuns(alone, together=_run_tests(work.merged(), pair.features, references))
 
 
-def _run_tests(patch: TestedPatch, features: Iterable[Feature], references: References) -> Runs:
+def _run_tests(patch: _TestedPatch, features: Iterable[Feature], references: References) -> Runs:
     """Run the tests of each feature with a patch, and compare them with the references."""
     runs = {}
     for feature in features:
@@ -168,12 +176,16 @@ def _run_tests(patch: TestedPatch, features: Iterable[Feature], references: Refe
     return runs
 
 
-def _all_passed(runs: Runs) -> bool:
-    return all(run.success for run in runs.values())
+def _confirm(pair: Pair, work: _Patches, references: References) -> dict[int, str]:
+    """Return, by feature id, whether canaries confirm the success of all patches.
 
-
-def _confirm(successes: Iterable[tuple[Feature, bytes]], references: References) -> dict[int, str]:
-    """Return, by feature id, whether canaries confirm that these patches pass the tests."""
+    Each patch is confirmed alone too, because its effect on the tests may depend on whether the
+    others are there.
+    """
+    successes = [(feature, work.merge.patch) for feature in pair.features]
+    for slot in work.slots:
+        own_patch = work.applied[slot.agent_id].patch
+        successes += [(feature, own_patch) for feature in slot.features]
     answers: dict[int, str] = {}
     for feature, patch in dict.fromkeys(successes):
         if answers.get(feature.feature_id) == "suspicious":
@@ -186,11 +198,50 @@ def _confirm(successes: Iterable[tuple[Feature, bytes]], references: References)
     return answers
 
 
-def _fail_unconfirmed(runs: Runs, unconfirmed: Iterable[int]) -> None:
+def _fail_unconfirmed(runs: _PairRuns, unconfirmed: Iterable[int]) -> None:
     """Turn the runs of features whose success is not confirmed into failures."""
     for number in unconfirmed:
-        if number in runs:
-            runs[number] = replace(runs[number], success=False, error=_UNCONFIRMED)
+        for tested in (*runs.alone.values(), runs.together):
+            if number in tested:
+                tested[number] = replace(tested[number], success=False, error=_UNCONFIRMED)
+
+
+def _decide(record: Evaluation, work: _Patches, runs: _PairRuns, store: TreeStore) -> Evaluation:
+    agents = {}
+    for agent_id, applied in work.applied.items():
+        agents[agent_id] = make_agent_evaluation(applied, runs.alone[agent_id])
+    merged = make_merge_evaluation(work.merge, runs.together)
+    if work.merge.status == "conflict" and len(work.applied) > 2:
+        merged = add_clean_order(merged, work.applied, store)
+    individual_success = all(agent.success for agent in agents.values())
+    overall_success = individual_success and bool(merged.success)
+    return replace_fields(
+        record,
+        agents=agents,
+        merged=merged,
+        individual_success=individual_success,
+        merge_success=work.merge.status in ("clean", "identical"),
+        overall_success=overall_success,
+        overall_success_strict=overall_success and work.merge.strategy == "plain",
+    )
+
+
+def _test_lead(work: _Patches, references: References) -> Runs:
+    """Run the tests of the members' features with the lead's patch.
+
+    In setting team the lead may have merged their work. That is recorded, but decides nothing.
+    """
+    lead, *members = work.slots
+    features: list[Feature] = []
+    for member in members:
+        features += member.features
+    return _run_tests(work.of_agent(lead.agent_id), features, references)
+
+
+def _add_lead(record: Evaluation, lead: TestTotals) -> Evaluation:
+    first_agent = next(iter(record.agents.values()))
+    integrated = bool(first_agent.success and lead.success)
+    return replace_fields(record, integrated_by_lead=integrated, lead=lead)
 
 
 def _find_suspicions(applied: Mapping[str, Applied], unconfirmed: Iterable[int]) -> list[Suspicion]:

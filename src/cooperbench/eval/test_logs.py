@@ -1,4 +1,4 @@
-"""What the output of a test run says: counts, the outcome of each test, and the first error.
+"""Reading the output of a test run: counts, the outcome of each test, and the first error.
 
 Code under test can print such lines too. So if a framework prints one summary per run, the last
 one decides, and a failure counts wherever it is named. Whether a run is a success is decided in
