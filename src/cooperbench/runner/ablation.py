@@ -13,6 +13,7 @@ from typing import Any
 
 from cooperbench import records
 from cooperbench.errors import UserError
+from cooperbench.records import JsonObject
 from cooperbench.records.study import StudyArm, StudyRecord
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary_text import budget_text, rate_cells
@@ -62,7 +63,7 @@ class Study:
             plans[arm.name] = replace(plan, round=arm.round, notes=notes)
         return plans
 
-    def run(self, display: Display) -> dict[str, dict[str, Any]]:
+    def run(self, display: Display) -> dict[str, JsonObject]:
         """Run all arms; return the content of their summary.json by the names of the arms."""
         with reserve([self.paths, *(arm.config.paths for arm in self.arms)]):
             plans = self.make_plans()
@@ -88,7 +89,7 @@ class Study:
         )
         records.write(self.paths.study, record)
 
-    def print_summaries(self, summaries: Mapping[str, Mapping[str, Any]]) -> None:
+    def print_summaries(self, summaries: Mapping[str, JsonObject]) -> None:
         """Print a table with a row per arm."""
         rows = []
         for name, summary in summaries.items():
@@ -116,7 +117,7 @@ def ablate(
     repeat: int = 1,
     **options: Any,
 ) -> None:
-    """Run the same pairs with all parts of cooperation on, and with each part in `off` switched off.
+    """Run the same pairs with all parts of cooperation on, and with each part in `off` off.
 
     With `full_factorial` every combination of the parts is an arm. `options` are the keywords of
     `run`. Arms are runs under `logs_dir/run_name`; a table of them is printed.
@@ -179,6 +180,7 @@ def _make_arm(
     name = "no-" + "+".join(off) if off else "all"
     if round_number > 1:
         name += f"@{round_number}"
-    switches: dict[str, Any] = {TEAM_PARTS[part]: part not in off for part in parts}
-    arm_config = replace(config, run_name=f"{config.run_name}/{name}", **switches)
+    switches: JsonObject = {TEAM_PARTS[part]: part not in off for part in parts}
+    run_name = f"{config.run_name}/{name}"
+    arm_config = replace(config, run_name=run_name, **switches)
     return Arm(name, off, round_number, arm_config)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.models import Setting
+from cooperbench.records import JsonObject
 from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd
 from cooperbench.runner.display import make_display
@@ -24,7 +25,7 @@ _FIELDS_BY_PARAMETER = {
 """Fields of `RunOptions` whose parameter of `run` has another name."""
 
 
-def run(
+def run(  # noqa: PLR0913  # the documented signature
     run_name: str,
     subset: str | None = None,
     repo: str | None = None,
@@ -47,21 +48,21 @@ def run(
     logs_dir: str | Path = DEFAULT_LOGS_DIR,
     team_git: bool = True,
     **options: Any,
-) -> None:  # the documented signature
+) -> None:
     """Run agents on pairs of features and, with `auto_eval`, evaluate their patches.
 
     Results are written to `logs_dir/run_name`; a summary is printed. Another call with the same
     arguments continues the run: finished pairs are skipped unless `force` is set. `model_name`,
-    `agent` and `agent_config` have one value for all agents of a pair, or one per agent separated by
-    commas. In setting `team`, `team_git` replaces `git_enabled`. `options` are all other options of
-    `RunOptions` (runner/options.py), which `cooperbench run --help` explains.
+    `agent` and `agent_config` have one value for all agents of a pair, or one per agent, separated
+    by commas. In setting `team`, `team_git` replaces `git_enabled`. `options` are the other options
+    of `RunOptions` (runner/options.py), which `cooperbench run --help` explains.
     """
     config = config_from_call(locals())
     summary = run_experiment(config, make_display())
     print(summary_text(summary, relative_to_cwd(config.paths.root)))  # noqa: T201  # documented
 
 
-def config_from_call(arguments: dict[str, Any]) -> RunConfig:
+def config_from_call(arguments: JsonObject) -> RunConfig:
     """Return the configuration for the arguments of `run`, by the names of its parameters."""
     values = dict(arguments)
     options = values.pop("options")

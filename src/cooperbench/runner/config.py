@@ -1,4 +1,4 @@
-"""The configuration of one call of `run` or `evaluate`: checked values, absolute paths, agent specs.
+"""The configuration of one call: checked values, absolute paths, agent specs.
 
 config.json keeps it. Part of it, the identity, must stay the same within an experiment.
 """
@@ -6,12 +6,13 @@ config.json keeps it. Part of it, the identity, must stay the same within an exp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.agents.model_names import with_vendor
@@ -19,19 +20,19 @@ from cooperbench.agents.registry import uses_model
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, agent_slots
+from cooperbench.records import JsonObject
+from cooperbench.records.config import RunRecord
+from cooperbench.records.result import is_finished
 from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, RunOptions
 from cooperbench.storage import (
     ExperimentPaths,
     PairPaths,
-    is_finished,
     read_json,
     utc_now,
-    write_json,
 )
 from cooperbench.text import plural, printable
 
 T = TypeVar("T")
-SCHEMA = "cooperbench.config/1"
 _REPEATED_OPTIONS = (
     "agent",
     "messaging_enabled",
@@ -213,7 +214,7 @@ class RunConfig(RunOptions):
         recorded = ExperimentPaths(self.logs_dir, self.replay_from)
         return recorded.pair(pair, self.setting).agent(agent_id).exchanges
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """Return the values that must stay the same for results to be comparable."""
         dataset = read_json(self.dataset_dir / ".cooperbench.json") or {}
         return {
@@ -238,7 +239,7 @@ class RunConfig(RunOptions):
         texts = [path.name.encode() + path.read_bytes() for path in templates]
         return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
-    def _recorded_options(self, section: str) -> dict[str, Any]:
+    def _recorded_options(self, section: str) -> JsonObject:
         """Return the options that a section of config.json has."""
         values = {**vars(self), "git_enabled": self.shares_git}
         recorded = {}
@@ -268,20 +269,19 @@ class RunConfig(RunOptions):
         """Write config.json, with this call added to its invocations."""
         call = {"time": utc_now(), "version": __version__, **self._recorded_options("invocation")}
         content = {
-            "schema": SCHEMA,
             "run_name": self.run_name,
             "setting": self.setting,
             **self.identity(),
             "invocations": [*self._saved_config().get("invocations", []), call],
         }
-        write_json(self.paths.config, content)
+        records.write(self.paths.config, records.from_object(content, RunRecord))
 
-    def _saved_config(self) -> dict[str, Any]:
+    def _saved_config(self) -> JsonObject:
         """Return the content of config.json; empty if the experiment is new."""
         if not self.paths.config.exists():
             return {}
         saved = read_json(self.paths.config)
-        if saved is None or saved.get("schema") != SCHEMA:
+        if saved is None or saved.get("schema") != RunRecord.SCHEMA:
             raise UserError(
                 f"{self.paths.config} is not a configuration of this version; choose another -n"
             )
@@ -297,10 +297,10 @@ def has_results(paths: ExperimentPaths) -> bool:
     return False
 
 
-def make_config(values: Mapping[str, Any]) -> RunConfig:
+def make_config(values: JsonObject) -> RunConfig:
     """Return the configuration for these options; options that are missing have their defaults.
 
-    Relative paths are resolved here and nowhere else: other machines have another working directory.
+    Relative paths are resolved only here: other machines have another working directory.
     """
     if values.get("replay_from") or values.get("agent") == REPLAY_MODEL:
         values = _with_recorded_options(values)
@@ -377,7 +377,7 @@ def _check_base_url(url: str) -> None:
         )
 
 
-def _with_recorded_options(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_recorded_options(values: JsonObject) -> JsonObject:
     """Return the options with agents, models and limits of the run that is replayed."""
     run_name = values.get("replay_from")
     logs_dir = Path(values["logs_dir"])
@@ -386,7 +386,7 @@ def _with_recorded_options(values: Mapping[str, Any]) -> dict[str, Any]:
             f"-a {REPLAY_MODEL} and --from RUN belong together: RUN is the run to replay"
         )
     saved = read_json(ExperimentPaths(logs_dir, run_name).config)
-    if saved is None or saved.get("schema") != SCHEMA:
+    if saved is None or saved.get("schema") != RunRecord.SCHEMA:
         raise UserError(f"there is no run {run_name!r} in {logs_dir}")
     recorded = {name: saved[name] for name in _REPEATED_OPTIONS}
     recorded["model"] = saved["model_name"]
@@ -408,10 +408,11 @@ def _one_per_slot(values: tuple[T, ...], slots: int, noun: str, owner: str) -> t
         return values * slots
     if len(values) == slots:
         return values
-    shown = ",".join("" if value is None else str(value) for value in values)
+    texts = ["" if value is None else str(value) for value in values]
     advice = "give one" if slots == 1 else "give one for all or one for each, with commas"
     raise UserError(
-        f"{plural(len(values), noun)} ({shown}) for {plural(slots, 'agent slot')} in {owner}; {advice}"
+        f"{plural(len(values), noun)} ({','.join(texts)}) "
+        f"for {plural(slots, 'agent slot')} in {owner}; {advice}"
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
+from cooperbench.records.evaluation import Evaluation, EvaluationError
 from cooperbench.records.result import AgentResult, PairResult, ResultError
 from cooperbench.text import dollars_text, duration_text, plural, printable, shorten, wrap
 
@@ -59,29 +60,32 @@ def _agent_ending(agent: AgentResult) -> str:
     return f"{status} ({shorten(printable(agent.error), _MAX_ERROR_CHARACTERS)})"
 
 
-def verdict_text(evaluation: Mapping[str, Any]) -> str:
+def verdict_text(evaluation: Evaluation | EvaluationError) -> str:
     """Return one line about the verdict of a pair."""
-    if evaluation.get("status") == "no_reference":
-        return f"– no reference: {printable(str(evaluation.get('error')))}"
-    if evaluation.get("status") != "completed":
-        return f"! evaluation error: {printable(str(evaluation.get('error')))}"
-    merged = evaluation["merged"]
-    mark = "✓ passed" if evaluation["overall_success"] else "✗ failed"
-    agents = [name for name in evaluation if _is_agent_id(name)]
-    failed_alone = [name for name in agents if not evaluation[name]["success"]]
-    details = [f"{agent_title(name)} failed alone" for name in failed_alone if name != "solo"]
-    if "solo" in failed_alone:
-        details.append("the tests fail")
-    if merged["merge_status"] == "conflict":
-        union = ", union merge" if merged["strategy"] == "union" else ""
-        details.append(f"merge conflict{union}")
-    if not merged["success"] and not failed_alone and merged["strategy"] != "none":
-        details.append("fails together")
+    if evaluation.status == "no_reference":
+        return f"– no reference: {printable(str(evaluation.error))}"
+    if isinstance(evaluation, EvaluationError) or evaluation.status != "completed":
+        return f"! evaluation error: {printable(str(evaluation.error))}"
+    mark = "✓ passed" if evaluation.overall_success else "✗ failed"
+    details = _failure_details(evaluation)
     return f"{mark}: {', '.join(details)}" if details else mark
 
 
-def _is_agent_id(name: str) -> bool:
-    return name == "solo" or name.removeprefix("agent").isdigit()
+def _failure_details(evaluation: Evaluation) -> list[str]:
+    """Return what went wrong, by agent and for the merge."""
+    failed_alone = [name for name, agent in evaluation.agents.items() if not agent.success]
+    details = [f"{agent_title(name)} failed alone" for name in failed_alone if name != "solo"]
+    if "solo" in failed_alone:
+        details.append("the tests fail")
+    merged = evaluation.merged
+    if merged is None:
+        return details
+    if merged.merge_status == "conflict":
+        union = ", union merge" if merged.strategy == "union" else ""
+        details.append(f"merge conflict{union}")
+    if not merged.success and not failed_alone and merged.strategy != "none":
+        details.append("fails together")
+    return details
 
 
 def header_lines(plans: Sequence[Plan]) -> list[str]:
@@ -120,14 +124,14 @@ def _evaluation_header(plans: Sequence[Plan]) -> list[str]:
     config = plans[0].config
     to_evaluate = sum(len(plan.to_evaluate) for plan in plans)
     evaluated = sum(len(plan.pairs) for plan in plans) - to_evaluate
-    again = "--force evaluates again"
+    advice = "--force evaluates again"
     if not to_evaluate and evaluated:
         pairs = "the only pair is" if evaluated == 1 else f"all {evaluated:,} pairs are"
-        return [f"Evaluating {config.run_name}: {pairs} already evaluated; {again}"]
+        return [f"Evaluating {config.run_name}: {pairs} already evaluated; {advice}"]
     pairs = plural(to_evaluate, "pair")
     lines = [f"Evaluating {pairs} of {config.run_name} on {config.backend}"]
     if evaluated:
-        lines.append(f"{plural(evaluated, 'pair')} already evaluated; {again}")
+        lines.append(f"{plural(evaluated, 'pair')} already evaluated; {advice}")
     return lines
 
 
@@ -255,7 +259,7 @@ class Display:
                 self._in_evaluation[pair] = now
         self._print_for(pair, ending_text(result, took))
 
-    def evaluated(self, pair: Pair, evaluation: Mapping[str, Any]) -> None:
+    def evaluated(self, pair: Pair, evaluation: Evaluation | EvaluationError) -> None:
         """Print the verdict of a pair; `evaluation` is the content of eval.json."""
         with self._lock:
             self._in_evaluation.pop(pair, None)
@@ -277,13 +281,13 @@ class Display:
             self._stream.flush()
 
 
-def _counted_as(evaluation: Mapping[str, Any]) -> str:
+def _counted_as(evaluation: Evaluation | EvaluationError) -> str:
     """Return the key in `Display._counts` of an evaluated pair."""
-    if evaluation["status"] == "no_reference":
+    if evaluation.status == "no_reference":
         return "no reference"
-    if evaluation["status"] != "completed":
+    if isinstance(evaluation, EvaluationError) or evaluation.status != "completed":
         return "error"
-    return "passed" if evaluation.get("overall_success") else "failed"
+    return "passed" if evaluation.overall_success else "failed"
 
 
 def make_display() -> Display:

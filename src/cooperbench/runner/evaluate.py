@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.references import References
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import TreeStore
-from cooperbench.models import EvalNetwork
+from cooperbench.models import EvalNetwork, Feature
+from cooperbench.records import JsonObject
 from cooperbench.records.config import RunRecord
 from cooperbench.report.summary_text import summary_text
 from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd
@@ -46,7 +46,7 @@ EVALUATION_OPTIONS = (
 """Options of `RunOptions` that `evaluate` and `cooperbench eval` have too."""
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913  # the documented signature
     run_name: str,
     subset: str | None = None,
     repo: str | None = None,
@@ -61,7 +61,7 @@ def evaluate(
     test_timeout: int = DEFAULT_TEST_SECONDS,
     eval_network: EvalNetwork | None = None,
     **options: Any,
-) -> None:  # the documented signature
+) -> None:
     """Evaluate the pairs of a run that have a result and no evaluation; with `force`, all of them.
 
     Verdicts are written to each pair's eval.json; a summary is printed. `options` are those in
@@ -78,7 +78,7 @@ def evaluate(
     print(summary_text(summary, relative_to_cwd(config.paths.root)))  # noqa: T201  # documented
 
 
-def make_evaluation_config(values: Mapping[str, Any]) -> RunConfig:
+def make_evaluation_config(values: JsonObject) -> RunConfig:
     """Return the configuration of an evaluation; by default with the network policy of the run."""
     paths = ExperimentPaths(Path(values["logs_dir"]), values["run_name"])
     record = records.read(paths.config, RunRecord)
@@ -92,7 +92,7 @@ def make_evaluation_config(values: Mapping[str, Any]) -> RunConfig:
     return make_config({**values, **evaluation})
 
 
-def run_patch_test(
+def run_patch_test(  # noqa: PLR0913  # the documented signature
     repo_name: str,
     task_id: int,
     feature_id: int,
@@ -102,7 +102,7 @@ def run_patch_test(
     *,
     dataset_dir: str | Path | None = None,
     eval_network: EvalNetwork = "auto",
-) -> dict[str, Any]:  # the documented signature
+) -> JsonObject:
     """Run one feature's tests on one patch.
 
     `agent_patch` is a path or the text of a patch; None is the golden patch. The `status` of the
@@ -119,25 +119,32 @@ def run_patch_test(
         PATH.check("dataset_dir", dataset_dir)
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:
-        raise UserError(
-            f"{task.label} has no feature {feature_id}; there are: {', '.join(map(str, task.feature_ids))}"
-        )
+        known_ids = ", ".join(str(known_id) for known_id in task.feature_ids)
+        raise UserError(f"{task.label} has no feature {feature_id}; there are: {known_ids}")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxManager(backends.get_backend(backend)) as sandboxes:
         tester = PatchTester(sandboxes, timeout)
         references = References(tester, check_eval_network(eval_network))
-        reference = references.get(feature)
-        with TreeStore(tester.base(task)) as store:
-            work = drop_protected_files(patch, tester.protected_files((feature,), store), store)
-        if work.patch:
-            run = references.test(feature, work.patch, work.tree)
-        else:
-            run = not_run(work.error or "nothing to test")
+        return _test_patch(feature, patch, tester, references)
+
+
+def _test_patch(
+    feature: Feature, patch: bytes, tester: PatchTester, references: References
+) -> JsonObject:
+    """Drop protected files from a patch, run the feature's tests, and describe the outcome."""
+    task = feature.task
+    reference = references.get(feature)
+    with TreeStore(tester.base(task)) as store:
+        work = drop_protected_files(patch, tester.protected_files((feature,), store), store)
+    if work.patch:
+        run = references.test(feature, work.patch, work.tree)
+    else:
+        run = not_run(work.error or "nothing to test")
     return {
         "repo_name": task.repo,
-        "task_id": task_id,
-        "feature_id": feature_id,
+        "task_id": task.task_id,
+        "feature_id": feature.feature_id,
         "status": "completed" if reference.golden.success else "no_reference",
         **msgspec.to_builtins(run.to_record()),
         "network": reference.network,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from cooperbench.errors import UserError
 from cooperbench.eval.evaluation_files import mark_unsound
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Pair, Setting
+from cooperbench.records import JsonObject
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import finish_despite_interrupts
 from cooperbench.runner.budget import Budget
@@ -33,7 +33,7 @@ from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths
 
 
-def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
+def run_experiment(config: RunConfig, display: Display) -> JsonObject:
     """Run and evaluate the pairs of a configuration; return the content of summary.json."""
     with reserve([config.paths]):
         plan = make_plan(config)
@@ -41,7 +41,7 @@ def run_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
         return run_plans([plan], display)[config.run_name]
 
 
-def evaluate_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
+def evaluate_experiment(config: RunConfig, display: Display) -> JsonObject:
     """Evaluate the results of an existing run; return the content of summary.json."""
     check_backend(config)
     check_experiment_exists(config)
@@ -55,10 +55,11 @@ def evaluate_experiment(config: RunConfig, display: Display) -> dict[str, Any]:
 @contextmanager
 def reserve(experiments: Sequence[ExperimentPaths]) -> Iterator[None]:
     """Lock experiments against other processes; a rejected call leaves no new files or folders."""
-    folders = [folder for paths in experiments for folder in (paths.root, *paths.root.parents)]
-    new_folders = [folder for folder in folders if not folder.exists()]
-    lock_files = [paths.root / ".lock" for paths in experiments]
-    new_lock_files = [path for path in lock_files if not path.exists()]
+    new_folders: list[Path] = []
+    new_lock_files: list[Path] = []
+    for paths in experiments:
+        new_folders += _missing([paths.root, *paths.root.parents])
+        new_lock_files += _missing([paths.root / ".lock"])
     with ExitStack() as locks:
         for paths in experiments:
             locks.enter_context(paths.lock())
@@ -72,6 +73,10 @@ def reserve(experiments: Sequence[ExperimentPaths]) -> Iterator[None]:
             raise
 
 
+def _missing(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if not path.exists()]
+
+
 def _remove_empty(folders: Iterable[Path]) -> None:
     deepest_first = sorted(set(folders), key=lambda folder: len(folder.parts), reverse=True)
     for folder in deepest_first:
@@ -81,7 +86,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 def run_plans(
     plans: Sequence[Plan], display: Display, on_start: Callable[[], None] | None = None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """Run and evaluate what plans have left; return the summaries by the names of the runs.
 
     The caller has reserved the experiments. `on_start` is called once nothing can be rejected
@@ -124,8 +129,11 @@ def _begin_display(display: Display, plans: Sequence[Plan], executor_notes: Iter
     if plans[0].config.auto_eval:
         to_evaluate += to_run
     display.begin(header_lines(plans), to_run=to_run, to_evaluate=to_evaluate)
-    plan_notes = [note for plan in plans for note in plan.notes]
-    for note in dict.fromkeys([*plan_notes, *executor_notes]):
+    notes: dict[str, None] = {}
+    for plan in plans:
+        notes.update(dict.fromkeys(plan.notes))
+    notes.update(dict.fromkeys(executor_notes))
+    for note in notes:
         display.note(note)
 
 
@@ -139,7 +147,7 @@ def _make_budget(plans: Iterable[Plan]) -> Budget:
 
 def _write_summaries(
     plans: Iterable[Plan], budget: Budget, resource_use: ResourceUse | None
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """Write summary.json of each run. The resource use is recorded with the first one."""
     pairs_by_run: dict[str, dict[Setting, Sequence[Pair]]] = {}
     paths_by_run: dict[str, ExperimentPaths] = {}
@@ -147,7 +155,7 @@ def _write_summaries(
         name = plan.config.run_name
         paths_by_run[name] = plan.config.paths
         pairs_by_run.setdefault(name, {})[plan.config.setting] = plan.pairs
-    summaries: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, JsonObject] = {}
     for name, pairs in pairs_by_run.items():
         use = None if summaries else resource_use
         summaries[name] = save_summary(paths_by_run[name], pairs, budget.record(), use)

@@ -20,7 +20,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Treat a redirect as the answer: its target is not the server that was asked about."""
 
     def redirect_request(self, *_: object) -> None:
-        return None
+        """Follow no redirect."""
 
 
 def check_model_servers(specs: Iterable[AgentSpec]) -> None:
@@ -40,7 +40,7 @@ def connection_problem(url: str) -> str | None:
 
     Error statuses count as answers: which paths exist, and who may ask, differs between servers.
     """
-    request = urllib.request.Request(url, headers={"User-Agent": "cooperbench"})  # noqa: S310  # the configuration accepts only http and https
+    request = urllib.request.Request(url, headers={"User-Agent": "cooperbench"})  # noqa: S310  # http(s) only
     opener = urllib.request.build_opener(_NoRedirects)
     try:
         with opener.open(request, timeout=_TIMEOUT_SECONDS):

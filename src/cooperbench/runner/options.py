@@ -1,7 +1,7 @@
 """The options of a run, each declared once.
 
 A field of `RunOptions` is a keyword of `cooperbench.run`, an argument of `cooperbench run`, and an
-entry of config.json. Its `Option` says which values are accepted and how they are given and recorded.
+entry of config.json. Its `Option` says which values are accepted and how they are recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 EXECUTORS = ("local", "slurm", "ray")
 DEFAULT_TIME_LIMIT_SECONDS = 3600.0
 REPLAY_MODEL = "replay_model"
-"""Given instead of an agent: repeat the agents of another run (`--from`) with its recorded answers."""
+"""Given instead of an agent: replay another run (`--from`) with its recorded answers."""
 ARGUMENT_GROUPS = {
     "setting": "who works, and how",
     "backend": "where, and how much",
@@ -63,7 +63,7 @@ class Option:
 
     type: ValueType
     flags: Sequence[str] = ()
-    """Flags of `cooperbench run`; empty if several commands share the argument (cli/arguments.py)."""
+    """Flags of `cooperbench run`; empty if cli/arguments.py has the argument."""
     help: str = ""
     metavar: str | None = None
     choices: Sequence[str] | None = None
@@ -178,7 +178,8 @@ class RunOptions:
         Option(
             PATH,
             ("--agent-config",),
-            "agent configuration file, or one per agent: a.yaml,b.yaml (a.yaml, for the first only)",
+            "agent configuration file, or one per agent: a.yaml,b.yaml "
+            "(a.yaml, for the first only)",
             metavar="PATH",
             optional=True,
         )

@@ -1,4 +1,4 @@
-"""The repository in an agent's sandbox: prepared before the agent starts, collected as a patch after."""
+"""The repository in an agent's sandbox: its preparation, and its collection as a patch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _REPLACE_WORK_TREE = """
 set -e
 find "$2" -mindepth 1 -maxdepth 1 -not -name .git -exec rm -rf {} +
 if [ -d "$1" ]; then
-    tar --create --directory="$1" --exclude=./.git . | tar --extract --directory="$2" --no-same-owner
+    tar --create --directory="$1" --exclude=./.git . |
+        tar --extract --directory="$2" --no-same-owner
     exit "${PIPESTATUS[0]}"
 fi
 tar --extract --file="$1" --directory="${2%/*}" --exclude="${2##*/}/.git" --no-same-owner
@@ -82,7 +83,7 @@ def take_patch_elsewhere(
     git_dir: str,
     failure: AgentFailure,
 ) -> bytes:
-    """Copy the work tree to a spare sandbox, whose tools are intact, and return the patch from there.
+    """Copy the work tree to a spare sandbox, whose tools are intact; return the patch from there.
 
     `failure` is why the patch could not be taken in the agent's own sandbox.
     """

@@ -137,7 +137,7 @@ class Scheduler:
         evaluation = evaluate_and_write(
             config.paths, pair, config.setting, references, canary=config.canary
         )
-        self.display.evaluated(pair, records.to_object(evaluation))
+        self.display.evaluated(pair, evaluation)
 
     def _raise_if_stopped(self) -> None:
         if self.sandboxes.stop.is_set():
@@ -150,10 +150,10 @@ class Scheduler:
             pool.submit(get_agent(name).warm_up)
 
     def _prepare_images(self, work: Sequence[Work]) -> None:
-        def on_prepared(task: Task, done: int, total: int) -> None:
-            self.display.progress("Prepared", task.label, done, total)
+        self.sandboxes.prepare([pair.task for _, pair in work], self._on_image_prepared)
 
-        self.sandboxes.prepare([pair.task for _, pair in work], on_prepared)
+    def _on_image_prepared(self, task: Task, done: int, total: int) -> None:
+        self.display.progress("Prepared", task.label, done, total)
 
     def _make_references(self) -> References:
         config = self.plans[0].config

@@ -16,6 +16,7 @@ from rich.console import Console
 from cooperbench import records
 from cooperbench.agents.session import AgentProgress
 from cooperbench.models import AgentSlot, Message, Pair, Task, agent_slots
+from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult
 from cooperbench.runner.display import Display, LiveDisplay, message_line, verdict_text
 from tests.support.tiny import write_script, write_tiny
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 def result(content: dict[str, Any]) -> PairResult:
     """Return the record of a result.json with these keys."""
     return records.from_object(content, PairResult)
+
+
+def evaluated_as(content: dict[str, Any]) -> Evaluation:
+    """Return the record of an eval.json with these keys."""
+    return records.from_object(content, Evaluation)
 
 
 def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
@@ -101,7 +107,7 @@ def test_pairs_wait_for_their_verdict_in_the_live_display(tmp_path: Path) -> Non
     with console.capture() as capture:
         console.print(live._render())
     assert re.search(r"tiny_task/task7 f1_f2 .*evaluation", capture.get())
-    live.evaluated(pair, {"status": "error", "error": "x"})
+    live.evaluated(pair, evaluated_as({"status": "error", "error": "x"}))
     with console.capture() as capture:
         console.print(live._render())
     assert "tiny_task" not in capture.get()
@@ -132,7 +138,7 @@ def test_verdicts_name_their_pair(tmp_path: Path) -> None:
     display = Display(stream)
     display.begin([], to_run=0, to_evaluate=3)
     for pair in task.pairs:
-        display.evaluated(pair, {"status": "error", "error": "lost"})
+        display.evaluated(pair, evaluated_as({"status": "error", "error": "lost"}))
     assert stream.getvalue().splitlines()[1:] == [
         "[Task 1/3] tiny_task/task7 f1_f2: ! evaluation error: lost",
         "[Task 2/3] tiny_task/task7 f1_f3: ! evaluation error: lost",
@@ -179,7 +185,7 @@ def test_a_verdict_says_what_went_wrong(
         "status": "completed", "agent1": agent(success=first), "agent2": agent(success=True),
         "merged": {"merge_status": status, "strategy": strategy, "success": merged}, "overall_success": first and merged,
     }  # fmt: skip
-    assert verdict_text(evaluation) == said
+    assert verdict_text(evaluated_as(evaluation)) == said
 
 
 def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_path: Path) -> None:
@@ -188,19 +194,19 @@ def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_pa
         "error": "feature 2: the golden patch does not pass: \x1b[2Jboom",
     }
     assert (
-        verdict_text(evaluation)
+        verdict_text(evaluated_as(evaluation))
         == "– no reference: feature 2: the golden patch does not pass: \\x1b[2Jboom"
     )
     stream = io.StringIO()
     display = LiveDisplay(Console(file=stream, force_terminal=True, width=160))
     task = Task("alpha_task", 0, tmp_path, (1, 2, 3))
     display.begin([], to_run=0, to_evaluate=3)
-    display.evaluated(task.pairs[0], {"status": "error", "error": "lost"})
+    display.evaluated(task.pairs[0], evaluated_as({"status": "error", "error": "lost"}))
     display.end()
     assert "0 passed, 0 failed, 1 error  $0.00" in stream.getvalue()
     display.begin([], to_run=0, to_evaluate=3)
     for pair in task.pairs[1:]:
-        display.evaluated(pair, evaluation)
+        display.evaluated(pair, evaluated_as(evaluation))
     display.end()
     assert "evaluated 3  0 passed, 0 failed, 1 error, 2 no reference  $0.00" in stream.getvalue()
 

@@ -12,10 +12,14 @@ from cooperbench.sandbox.contract import ResourceUse
 
 
 class Executor(ABC):
-    """Where pairs run. `start`, `run` and `close` are called once each, from one thread."""
+    """A place where pairs run. `start`, `run` and `close` are called once each, from one thread."""
 
     def start(self, plans: Sequence[Plan]) -> list[str]:
-        """Open what the plans need and return notes for the user; UserError if that is impossible."""
+        """Open what the plans need; return notes for the user.
+
+        Raises:
+            UserError: The plans cannot run here.
+        """
         del plans
         return []
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cooperbench.backends.gcp.batch import TOP_FOLDER, BatchJob, batch_client, open_bucket
 from cooperbench.backends.gcp.google_clients import OURS, PURPOSE, RUN, resource_labels
@@ -89,7 +89,8 @@ try:
 except ImportError:  # the bundle has it for the Python version of the driver
     sys.modules.pop("msgspec", None)
     other = tempfile.mkdtemp()
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-t", other, "msgspec"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "-t", other, "msgspec"]
+    subprocess.run(pip, check=True)
     sys.path.insert(0, other)
 runpy.run_module("cooperbench.runner.executors.batch_task", run_name="__main__", alter_sys=True)
 """
@@ -372,7 +373,7 @@ def _allocation_policy(settings: GcpSettings, labels: dict[str, str]) -> dict[st
     }
     if settings.service_account:
         policy["service_account"] = {"email": settings.service_account}
-    interface: dict[str, Any] = settings.network_interface if settings.network else {}
+    interface = settings.network_interface if settings.network else {}
     if interface or not settings.public_address:
         interface["no_external_ip_address"] = not settings.public_address
         policy["network"] = {"network_interfaces": [interface]}

@@ -1,8 +1,8 @@
 """Gives pairs to the jobs of a cluster and collects their results.
 
 jobs.json (batch.json for Google Batch) is written before jobs are submitted, so that the next call
-finds the jobs of a driver that was killed. A pair whose job ended without an outcome goes to another
-job, up to `Cluster.attempts` times; then it ends with an infrastructure error.
+finds the jobs of a driver that was killed. A pair whose job ended without an outcome goes to
+another job, up to `Cluster.attempts` times; then it ends with an infrastructure error.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import base64
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from cooperbench import records
 from cooperbench.agents.session import AgentProgress
@@ -27,6 +26,8 @@ from cooperbench.eval.evaluation_files import read_patches, write_failure
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Feature, Message, Pair, Usage, agent_slots
+from cooperbench.records import JsonObject
+from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.reference import ReferenceRecord
 from cooperbench.records.result import PairResult, is_finished
@@ -231,7 +232,7 @@ class Driver:
                 self._handle_pair_event(job, event)
 
     def _handle_pair_event(self, job: str, event: Event) -> None:
-        record: Mapping[str, Any] = event.get("record", {})
+        record: JsonObject = event.get("record", {})
         if event["kind"] == "evaluated" and event["files"]:
             record = self._store_evaluation(event)
         is_last_attempt = self._attempts[event["pair"]] + 1 >= self._cluster.attempts
@@ -254,25 +255,25 @@ class Driver:
             case "ended":
                 self._end_pair(event, record)
             case "evaluated":
-                self._display.evaluated(pair, record)
+                self._display.evaluated(pair, records.from_object(record, Evaluation))
                 self._settle(event["pair"])
 
-    def _end_pair(self, event: Event, record: Mapping[str, Any]) -> None:
+    def _end_pair(self, event: Event, record: JsonObject) -> None:
         config, pair = self._open_work[event["pair"]]
         if event["files"]:
             config.paths.archive(pair, config.setting)
             folder = config.paths.pair(pair, config.setting).folder
             unpack_folder(base64.b64decode(event["files"]), folder)
-        result = records.from_object(dict(record), PairResult)
+        result = records.from_object(record, PairResult)
         self._display.pair_ended(pair, result)
         if not config.auto_eval or not result.is_completed:
             self._settle(event["pair"])
 
-    def _store_evaluation(self, event: Event) -> Mapping[str, Any]:
+    def _store_evaluation(self, event: Event) -> JsonObject:
         """Write the evaluation that a job sent, if it is about the files that are here now."""
         config, pair = self._open_work[event["pair"]]
         paths = config.paths.pair(pair, config.setting)
-        record: dict[str, Any] = dict(event["record"])
+        record: JsonObject = event["record"]
         patches = read_patches(paths, pair, config.setting)
         image_digest = str(record.get("image_digest", ""))
         options = EvaluationOptions(config.test_timeout_seconds, config.eval_network, config.canary)
@@ -280,7 +281,7 @@ class Driver:
         try:
             if record["status"] != "error" and record["key"] != key:
                 raise InfraError(
-                    f"the evaluation of {pair.label} is about other patches or tests than those here"
+                    f"the evaluation of {pair.label} is about other patches or tests than these"
                 )
             with TemporaryDirectory(prefix=owned_prefix("verdict")) as received:
                 unpack_folder(base64.b64decode(event["files"]), Path(received))
@@ -342,7 +343,7 @@ class Driver:
         self._has_failed_pair = True
         if config.evaluate_only or is_finished(config.paths.pair(pair, config.setting)):
             failure = write_failure(config.paths, pair, config.setting, error)
-            self._display.evaluated(pair, records.to_object(failure))
+            self._display.evaluated(pair, failure)
         else:
             self._display.pair_ended(pair, write_result_error(config, pair, error))
 

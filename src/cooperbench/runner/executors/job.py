@@ -25,6 +25,8 @@ from cooperbench.backends.ownership import lock_path, locked
 from cooperbench.errors import InfraError, Interrupted, RunStopped, UserError
 from cooperbench.eval.reference_store import ReferenceStore, export_references
 from cooperbench.models import AgentSlot, Message, Pair, Usage
+from cooperbench.records import JsonObject
+from cooperbench.records.evaluation import Evaluation, EvaluationError
 from cooperbench.records.reference import ReferenceRecord
 from cooperbench.records.result import PairResult, ResultError
 from cooperbench.runner.budget import Budget
@@ -38,7 +40,7 @@ from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.temporary import owned_prefix, remove_tree
 
-Event = dict[str, Any]
+Event = JsonObject
 """A JSON object from a job to the driver; its `kind` says which other keys it has."""
 _PROGRESS_SECONDS = 5.0
 
@@ -176,9 +178,11 @@ class _DriverBudget(Budget):
         self._link = link
 
     def spend(self, usage: Usage) -> None:
+        """Send the cost to the driver."""
         self._link.send({"kind": "spent", "cost": usage.cost})
 
     def try_start(self) -> bool:
+        """Return whether the driver allows another pair to start."""
         return self._link.may_start()
 
 
@@ -193,20 +197,23 @@ class _Reporter(Display):
         self._next_progress: dict[tuple[Pair, str], float] = {}
 
     def note(self, text: str) -> None:
+        """Send a note."""
         self._link.send({"kind": "note", "text": text})
 
     def progress(self, action: str, label: str, done: int, total: int) -> None:
         """Ignore it: the driver counts pairs."""
 
     def pair_started(self, pair: Pair, slots: Sequence[AgentSlot]) -> None:
+        """Send that a pair has started."""
         del slots  # the driver knows them
         self._send("started", pair)
 
     def outage(self, pair: Pair, agent_id: str, reason: str) -> None:
+        """Send that an agent's model fails or answers again."""
         self._send("outage", pair, agent_id=agent_id, reason=reason)
 
     def agent_progress(self, pair: Pair, agent_id: str, progress: AgentProgress) -> None:
-        """Send at most one event per agent in `_PROGRESS_SECONDS`: each is a write to a shared disk."""
+        """Send at most one event in `_PROGRESS_SECONDS`: each is a write to a shared disk."""
         now = time.monotonic()
         if now < self._next_progress.get((pair, agent_id), 0.0):
             return
@@ -214,16 +221,20 @@ class _Reporter(Display):
         self._send("progress", pair, agent_id=agent_id, progress=asdict(progress))
 
     def message(self, pair: Pair, message: Message) -> None:
+        """Send a message between agents."""
         self._send("message", pair, message=asdict(message))
 
     def pair_ended(self, pair: Pair, result: PairResult | ResultError) -> None:
+        """Send the result of a pair."""
         record = records.to_object(result)
         self._send("ended", pair, record=record, files=self._pack_results(pair))
 
-    def evaluated(self, pair: Pair, evaluation: Mapping[str, Any]) -> None:
+    def evaluated(self, pair: Pair, evaluation: Evaluation | EvaluationError) -> None:
+        """Send the evaluation of a pair, with the references that it used."""
         files = self._pack_results(pair, "merged.patch", "tests")
         references = export_references(self._store.known([pair])) if files else None
-        self._send("evaluated", pair, record=evaluation, files=files, references=references)
+        record = records.to_object(evaluation)
+        self._send("evaluated", pair, record=record, files=files, references=references)
 
     def _send(self, kind: str, pair: Pair, **content: Any) -> None:
         key = work_key(self._config_of(pair), pair)
@@ -258,23 +269,24 @@ def _below(root: Path, path: Path) -> Path:
     return root / path.relative_to("/")
 
 
+def _local_path(root: Path, path: Path) -> Path:
+    """Return where a path is on this node: unpacked, or the same as on the driver's machine."""
+    unpacked = _below(root, path)
+    return unpacked if unpacked.exists() else path
+
+
 def _localize(work: Work, root: Path, carries_logs: bool) -> Work:
     """Return the work with paths below `root` for all files that came with the order."""
-
-    def local_path(path: Path) -> Path:
-        unpacked = _below(root, path)
-        return unpacked if unpacked.exists() else path
-
     config, pair = work
-    changes: dict[str, Any] = {}
+    changes: JsonObject = {}
     if config.agent_config is not None:
-        paths = [str(local_path(path)) if path else "" for path in config.agent_config_paths]
+        paths = [str(_local_path(root, path)) if path else "" for path in config.agent_config_paths]
         changes["agent_config"] = ",".join(paths)
     if config.prompts_dir is not None:
-        changes["prompts_dir"] = local_path(config.prompts_dir)
+        changes["prompts_dir"] = _local_path(root, config.prompts_dir)
     if carries_logs:
         changes["logs_dir"] = _below(root, config.logs_dir)
-    task = replace(pair.task, path=local_path(pair.task.path))
+    task = replace(pair.task, path=_local_path(root, pair.task.path))
     return Work(replace(config, **changes), replace(pair, task=task))
 
 

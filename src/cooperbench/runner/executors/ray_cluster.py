@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from cooperbench._version import __version__
 from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.records import JsonObject
 from cooperbench.retry import ATTEMPTS
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.executors.cluster import parse_options
@@ -68,13 +69,13 @@ class RayCluster:
         self._channel = channel_class.options(scheduling_strategy=own_node).remote()
         self._check_nodes(nodes, paths)
 
-    def _has_resources(self, node: Mapping[str, Any]) -> bool:
+    def _has_resources(self, node: JsonObject) -> bool:
         return all(
             node["Resources"].get(name, 0) >= amount for name, amount in self._resources.items()
         )
 
     def sees(self, path: Path) -> bool:
-        """Return whether all nodes had the path, or the folder that it is in, when they were checked."""
+        """Return whether all nodes had the path, or its folder, when they were checked."""
         return not any(str(path).startswith(prefix) for prefix in self._invisible_paths)
 
     def submit(self, batch: str, orders: Sequence[JobOrder]) -> None:
@@ -85,7 +86,7 @@ class RayCluster:
             for name, value in os.environ.items()
             if not name.startswith(_LOCAL_VARIABLES)
         }
-        options: dict[str, Any] = {"resources": {}}
+        options: JsonObject = {"resources": {}}
         for name, amount in self._resources.items():
             if name in _TASK_OPTIONS:
                 options[_TASK_OPTIONS[name]] = amount
@@ -149,7 +150,7 @@ class RayCluster:
         if self._ray is not None:
             self._ray.shutdown()
 
-    def _check_nodes(self, nodes: Sequence[Mapping[str, Any]], paths: Sequence[Path]) -> None:
+    def _check_nodes(self, nodes: Sequence[JsonObject], paths: Sequence[Path]) -> None:
         """Check versions and backend on every node, and find out which paths it sees."""
         logs_dir = paths[0]
         existing = next(folder for folder in (logs_dir, *logs_dir.parents) if folder.is_dir())
@@ -215,7 +216,7 @@ def _connect(address: str) -> Any:
         ray: Any = import_module("ray")
     except ModuleNotFoundError as error:
         raise UserError("--executor ray needs Ray: pip install 'cooperbench[ray]'") from error
-    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    options: JsonObject = {"log_to_driver": False, "configure_logging": False}
     if address == "local":
         options["include_dashboard"] = False
     try:
@@ -260,17 +261,21 @@ class _Channel:
         self._is_held = False
 
     def put(self, job: str, event: Event) -> None:
+        """Append an event of a job."""
         self._events.append((job, event))
 
     def take(self) -> list[tuple[str, Event]]:
+        """Return all events and forget them."""
         events = self._events
         self._events = []
         return events
 
     def hold(self) -> None:
+        """Hold new pairs."""
         self._is_held = True
 
     def is_held(self) -> bool:
+        """Return whether the driver holds new pairs."""
         return self._is_held
 
 
@@ -285,10 +290,11 @@ class _ChannelLink:
         self._job = job
 
     def send(self, event: Event) -> None:
-        # Wait for the actor, so that the event survives the loss of this node.
+        """Send an event and wait until the actor has it: it then survives the loss of this node."""
         self._ray.get(self._channel.put.remote(self._job, event))
 
     def may_start(self) -> bool:
+        """Return whether the driver does not hold new pairs."""
         return not self._ray.get(self._channel.is_held.remote())
 
 

@@ -34,7 +34,7 @@ _EVALUATION_SECONDS = 1800.0
 """Time for the evaluation of a pair, in addition to the time limit of its agents."""
 _UNLIMITED_SECONDS = 24 * 3600.0
 _RESERVED_OPTIONS = ("folder", "array", "job-name", "output", "error", "open-mode", "signal")
-"""Options of sbatch that CooperBench sets itself, and `folder`, which is not an option of sbatch."""
+"""Options of sbatch that CooperBench sets itself, and `folder`, which sbatch does not have."""
 
 
 class SlurmCluster:
@@ -59,7 +59,7 @@ class SlurmCluster:
         """Slurm's number of each batch."""
 
     def check(self, paths: Sequence[Path]) -> None:
-        """Check Slurm's commands and options; what the nodes have is known when a job reports it."""
+        """Check Slurm's commands and options. Jobs report problems of nodes."""
         del paths
         if shutil.which("sbatch") is None:
             raise UserError(
