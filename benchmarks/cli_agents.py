@@ -37,7 +37,7 @@ from tests.support.agents.frameworks import (
 from tests.support.modelserver import ModelServer
 from tests.support.runner.helpers import run_tiny
 
-from cooperbench.agents.cli_agents import AGENT_DIR, CliAgent, Place
+from cooperbench.agents.cli_agents import AGENT_DIR, CliAgent, Surroundings
 from cooperbench.agents.environments import DATA_VARIABLE
 from cooperbench.agents.registry import get_agent
 from cooperbench.sandbox.contract import PROGRAMS_DIR
@@ -82,11 +82,11 @@ def alone(name: str, server: ModelServer, folder: Path) -> float:
     agent = get_agent(name)()
     assert isinstance(agent, CliAgent)
     node, program = (
-        agent._inside(pattern)
+        agent.path_in_sandbox(pattern)
         for pattern in ("node_modules/node-linux-*/bin/node", agent.executable)
     )
     launch = agent.launch(
-        Place(program, node, server.anthropic_url, "none", "scripted-1", messaging=False)
+        Surroundings(program, node, server.anthropic_url, "none", "scripted-1", messaging=False)
     )
 
     def here(text: str) -> str:

@@ -1,7 +1,8 @@
-"""The environments of frameworks and command-line agents: which ones there are, how one is made and found.
+"""Environments of frameworks and command-line agents: installing and finding them.
 
-`<data>/agents/NAME/` has a virtual environment (`venv`) or packages of npm (`programs`), for a framework without
-releases its source, and `environment.json`. A new one is made beside its place and moved there once it is complete.
+`<data>/agents/NAME/` has a virtual environment (`venv`) or npm packages (`programs`), the source of
+a framework that has no releases, and `environment.json`. A new environment is made in another
+folder, which is renamed once it is complete.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from cooperbench.agents import llm
 from cooperbench.agents.base import Agent
 from cooperbench.errors import UserError
+from cooperbench.records import JsonObject
 from cooperbench.storage import read_json, write_json
 from cooperbench.temporary import remove_tree
 from cooperbench.text import printable
@@ -29,32 +31,33 @@ _PYTHON = "venv/bin/python"
 _INSTALL_SECONDS = 3600
 _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 _NODE = "node-linux-{arch}@22.23.3"
-"""Beside every command-line agent, so that it needs nothing of the image."""
+"""Node.js, installed with every command-line agent, so that images need not have it."""
 _ARCHITECTURES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _PYTHON_VERSION = "import sys, venv, ensurepip, ssl; print('%d.%d' % sys.version_info[:2])"
 LITELLM = "litellm>=1.75.5,!=1.82.7,!=1.82.8,!=1.106.*"
-"""1.106 fails on every call with tools unless `mcp` is installed."""
+"""Requirement of frameworks. 1.106 fails on every call with tools unless `mcp` is installed."""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework, as `cooperbench agents` installs it."""
+    """A framework that `cooperbench agents` can install."""
 
     name: str
     distribution: str = ""
-    """Whose version is shown."""
+    """Python distribution whose version is shown."""
     pythons: tuple[str, ...] = ()
-    """The versions of Python that it runs on, the best one first."""
+    """Versions of Python that it runs on, the best one first."""
     requirements: tuple[str, ...] = ()
     source_folders: tuple[str, ...] = ()
-    """For one without a release: the user names its source, which must have these besides the package."""
+    """Folders that the source tree must have, for a framework without releases."""
     npm: str = ""
-    """Of a command-line agent: the package, with its program for Linux, whatever the host is."""
+    """npm package of a command-line agent, with its program for Linux."""
     version: str = ""
-    """Of that package: adapters know the options of this one."""
+    """Version of the npm package whose options our adapter uses."""
 
     @property
     def install_command(self) -> str:
+        """The command that installs it, for error messages."""
         source = " --from PATH_OR_GIT_URL" if self.source_folders else ""
         return f"cooperbench agents install {self.name}{source}"
 
@@ -86,119 +89,146 @@ FRAMEWORKS = {
 
 
 def get_framework(name: str) -> Framework:
+    """Return a framework by its name."""
     if name not in FRAMEWORKS:
         raise UserError(f"no framework {name!r}; there are: {', '.join(FRAMEWORKS)}")
     return FRAMEWORKS[name]
 
 
 class Environment:
-    """One that is installed."""
+    """The environment of an installed framework."""
 
-    def __init__(self, framework: Framework, folder: Path, description: dict[str, Any]) -> None:
+    def __init__(self, framework: Framework, folder: Path, description: JsonObject) -> None:
         self.framework = framework
         self.folder = folder.resolve()
         self.description = description
         self.version = str(description["version"])
         self.python = self.folder / _PYTHON
         self.source = self.folder / "source"
-        """Of a framework that has no release."""
+        """Source tree of a framework that has no releases."""
         self.programs = self.folder / "programs"
-        """Of a command-line agent: what sandboxes see as `PROGRAMS_DIR`."""
+        """Programs of a command-line agent, which sandboxes see as `PROGRAMS_DIR`."""
 
 
 def environments_dir() -> Path:
-    """In the folder for large things that the user asked for."""
+    """Return the folder of all environments, in the user's folder for data."""
     base = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
     return Path(os.environ.get(DATA_VARIABLE) or Path(base) / "cooperbench") / "agents"
 
 
 def find_environment(framework: Framework) -> Environment | None:
-    """None where it is not installed."""
+    """Return the environment of a framework; None if it is not installed."""
     folder = environments_dir() / framework.name
     description = read_json(folder / _DESCRIPTION)
     return Environment(framework, folder, description) if description else None
 
 
 def get_environment(framework: Framework) -> Environment:
-    found = find_environment(framework)
-    if found is None:
+    """Return the environment of a framework.
+
+    Raises:
+        UserError: It is not installed, or in another version than this CooperBench needs.
+    """
+    environment = find_environment(framework)
+    if environment is None:
         raise UserError(f"agent {framework.name!r} is not installed: {framework.install_command}")
-    if framework.version not in ("", found.version):
+    if framework.version not in ("", environment.version):
         raise UserError(
-            f"{framework.name} {found.version} is installed, and this CooperBench runs {framework.version}: "
-            f"{framework.install_command}"
+            f"{framework.name} {environment.version} is installed, but this version of CooperBench "
+            f"needs {framework.version}: {framework.install_command}"
         )
-    return found
+    return environment
 
 
 class InstalledAgent(Agent):
-    """An agent in an environment of its own, which asks its model through the gateway."""
+    """An agent with its own environment, which calls its model through the gateway."""
 
     framework: ClassVar[str]
-    """Its name in the table of frameworks."""
-    warm_up = staticmethod(llm.warm_up_gateway)
+    """Name of its framework."""
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Import LiteLLM and start the gateway."""
+        llm.warm_up_gateway()
 
     @classmethod
     def installed(cls) -> Environment:
+        """Return its environment."""
         return get_environment(FRAMEWORKS[cls.framework])
 
     @classmethod
     def version(cls) -> str:
+        """Return the version of the installed framework."""
         return cls.installed().version
 
 
 def install(
     framework: Framework, *, source: str | None, python: Path | None, say: Callable[[str], None]
 ) -> Environment:
-    """Make a new environment; an earlier one stays until this one is complete."""
-    if framework.source_folders and source is None:
-        raise UserError(
-            f"{framework.name} has no release to install: name its source tree or git URL, {framework.install_command}"
-        )
-    if source is not None and not framework.source_folders:
-        raise UserError(f"{framework.name} is installed from its releases; --from is not for it")
-    if framework.npm and python is not None:
-        raise UserError(f"{framework.name} is no Python program; --python is not for it")
+    """Make a new environment. An earlier one stays until the new one is complete.
+
+    Args:
+        framework: What to install.
+        source: Path or git URL of its source, for a framework without releases.
+        python: The Python to use; None to find one.
+        say: Called with a line about each part of the installation.
+    """
+    _check_options(framework, source, python)
     interpreter = None if framework.npm else find_python(framework, python)
-    place = environments_dir() / framework.name
-    folder = place.with_name(f".{framework.name}-{os.urandom(4).hex()}")
+    target = environments_dir() / framework.name
+    folder = target.with_name(f".{framework.name}-{os.urandom(4).hex()}")
     folder.mkdir(parents=True)
     try:
         if source is not None:
-            say(f"taking the source from {source}")
-            _take_source(framework, source, folder / "source")
+            say(f"copying the source from {source}")
+            _copy_source(framework, source, folder / "source")
         if interpreter is None:
             _install_packages(framework, folder / "programs", say)
         else:
             _make_venv(framework, folder, interpreter, say)
         description = {
             "version": _installed_version(folder, framework),
-            "python": interpreter and str(interpreter),
-            "size_bytes": sum(
-                path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()
-            ),
+            "python": str(interpreter) if interpreter else None,
+            "size_bytes": _size_of(folder),
         }
         write_json(folder / _DESCRIPTION, description)
-        remove_tree(place)
-        # Only its `bin/python` is used, which also works where a virtual environment was moved to.
-        folder.rename(place)
+        remove_tree(target)
+        # A virtual environment can be renamed, because only its `bin/python` is used.
+        folder.rename(target)
     except BaseException:
         remove_tree(folder)
         raise
-    return Environment(framework, place, description)
+    return Environment(framework, target, description)
+
+
+def _check_options(framework: Framework, source: str | None, python: Path | None) -> None:
+    if framework.source_folders and source is None:
+        raise UserError(
+            f"{framework.name} has no releases: name its source tree or git URL, "
+            f"{framework.install_command}"
+        )
+    if source is not None and not framework.source_folders:
+        raise UserError(f"{framework.name} is installed from its releases; omit --from")
+    if framework.npm and python is not None:
+        raise UserError(f"{framework.name} is not a Python program; omit --python")
+
+
+def _size_of(folder: Path) -> int:
+    files = [path for path in folder.rglob("*") if not path.is_dir()]
+    return sum(path.lstat().st_size for path in files)
 
 
 def remove(framework: Framework) -> bool:
-    """Whether there was anything; incomplete ones of killed installations go too."""
+    """Remove an environment and incomplete ones. Return whether there was any."""
     home = environments_dir()
-    present = [*home.glob(framework.name), *home.glob(f".{framework.name}-*")]
-    for folder in present:
+    folders = [*home.glob(framework.name), *home.glob(f".{framework.name}-*")]
+    for folder in folders:
         remove_tree(folder)
-    return bool(present)
+    return bool(folders)
 
 
 def works(environment: Environment) -> bool:
-    """Is it whole? An interpreter that was updated away takes a virtual environment along."""
+    """Return whether an environment can be used. It cannot after its Python was removed."""
     try:
         return bool(_installed_version(environment.folder, environment.framework))
     except UserError:
@@ -206,29 +236,35 @@ def works(environment: Environment) -> bool:
 
 
 def find_python(framework: Framework, named: Path | None) -> Path:
-    """The one that was named, else one of this machine, of a version that the framework runs on."""
-    for candidate in [named] if named else _pythons(framework.pythons):
+    """Return a Python of a version that the framework runs on.
+
+    `named` is the user's choice. Without it, the Pythons of this machine are tried.
+    """
+    candidates = [named] if named else _installed_pythons(framework.pythons)
+    for candidate in candidates:
         try:
-            if _output([str(candidate), "-I", "-c", _PYTHON_VERSION]).strip() in framework.pythons:
-                return candidate
+            version = _run([str(candidate), "-I", "-c", _PYTHON_VERSION]).strip()
         except UserError:
             continue
-    wanted = f"Python {' or '.join(framework.pythons)} with venv"
+        if version in framework.pythons:
+            return candidate
+    requirement = f"Python {' or '.join(framework.pythons)} with venv"
     if named:
-        raise UserError(f"{named} is not a {wanted}, which {framework.name} needs")
+        raise UserError(f"{named} is not {requirement}, which {framework.name} needs")
     raise UserError(
-        f"{framework.name} needs {wanted}, and none was found; install one, e.g. "
+        f"{framework.name} needs {requirement}, and none was found; install one, e.g. "
         f"`pyenv install {framework.pythons[0]}`, or name it with --python PATH"
     )
 
 
-def _pythons(versions: Sequence[str]) -> Iterator[Path]:
-    # The base of the one that runs us: a virtual environment that is removed must not take ours along.
-    yield Path(getattr(sys, "_base_executable", sys.executable))
+def _installed_pythons(versions: Sequence[str]) -> Iterator[Path]:
+    # Not the Python of a virtual environment: our environment must survive the removal of that one.
+    yield Path(sys.base_prefix) / "bin" / "python3"
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path("~/.pyenv").expanduser()) / "versions"
     for version in versions:
-        if found := shutil.which(f"python{version}"):
-            yield Path(found)
+        program = shutil.which(f"python{version}")
+        if program:
+            yield Path(program)
         yield from sorted(pyenv.glob(f"{version}.*/bin/python"))
 
 
@@ -236,53 +272,43 @@ def _make_venv(
     framework: Framework, folder: Path, python: Path, say: Callable[[str], None]
 ) -> None:
     say(f"making an environment with {python}")
-    _output([str(python), "-m", "venv", str(folder / "venv")], "the environment cannot be made")
+    _run([str(python), "-m", "venv", str(folder / "venv")], "the environment cannot be made")
     say(f"installing {', '.join(framework.requirements)} (some hundred MB, a few minutes)")
     pip = [str(folder / _PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     source = [str(folder / "source")] if framework.source_folders else []
-    _output([*pip, *framework.requirements, *source], "the installation failed")
+    _run([*pip, *framework.requirements, *source], "the installation failed")
 
 
 def _install_packages(framework: Framework, folder: Path, say: Callable[[str], None]) -> None:
-    """Without their scripts, which would look for a program of the host's kind."""
+    """Install npm packages without their scripts, which would look for programs of the host."""
     if shutil.which("npm") is None:
-        raise UserError(
-            f"{framework.name} is installed with npm, which is not here: https://nodejs.org"
-        )
+        raise UserError(f"{framework.name} needs npm, which is not installed: https://nodejs.org")
     arch = _ARCHITECTURES.get(platform.machine().lower())
     if arch is None:
-        raise UserError(
-            f"{framework.name} has no program for processors of the kind {platform.machine()}"
-        )
+        raise UserError(f"{framework.name} has no program for {platform.machine()} processors")
     packages = [
         text.format(arch=arch, version=framework.version) for text in (framework.npm, _NODE)
     ]
     say(f"installing {', '.join(packages)} (some hundred MB)")
     folder.mkdir()
-    options = [
-        "--ignore-scripts",
-        "--no-audit",
-        "--no-fund",
-        "--no-update-notifier",
-        "--loglevel=error",
-    ]
-    options += ["--os=linux", f"--cpu={arch}", "--libc=glibc", f"--prefix={folder}"]
-    _output(["npm", "install", *options, *packages], "the installation failed")
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
+    options += ["--loglevel=error", "--os=linux", f"--cpu={arch}", "--libc=glibc"]
+    _run(["npm", "install", *options, f"--prefix={folder}", *packages], "the installation failed")
 
 
-def _take_source(framework: Framework, source: str, target: Path) -> None:
+def _copy_source(framework: Framework, source: str, target: Path) -> None:
     origin = Path(source).expanduser()
     if "://" in source or source.startswith("git@"):
-        _output(
+        _run(
             ["git", "clone", "--quiet", "--depth=1", source, str(target)],
             f"{source} cannot be cloned",
         )
         origin = target
-    # Before the copying: another folder may be the user's whole home.
+    # Check before copying: a wrong folder may be the whole home of the user.
     for name in ("pyproject.toml", *framework.source_folders):
         if not (origin / name).exists():
             raise UserError(
-                f"--from {source} is no source tree of {framework.name}: it has no {name}"
+                f"--from {source} is not a source tree of {framework.name}: it has no {name}"
             )
     if origin != target:
         ignored = shutil.ignore_patterns(".venv", "__pycache__")
@@ -292,19 +318,26 @@ def _take_source(framework: Framework, source: str, target: Path) -> None:
 def _installed_version(folder: Path, framework: Framework) -> str:
     if framework.npm:
         if not (folder / "programs" / "node_modules").is_dir():
-            raise UserError("its programs are gone")
+            raise UserError("its programs have been removed")
         return framework.version
-    asked = [str(folder / _PYTHON), "-c", _VERSION_OF, framework.distribution]
-    return _output(asked, "it cannot be used").strip()
+    argv = [str(folder / _PYTHON), "-c", _VERSION_OF, framework.distribution]
+    return _run(argv, "it cannot be used").strip()
 
 
-def _output(argv: Sequence[str], problem: str = "") -> str:
-    """What a command prints; UserError where it cannot be run or fails."""
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+def _run(argv: Sequence[str], problem: str = "") -> str:
+    """Return the output of a command; UserError if it fails or cannot be run."""
     try:
-        return str(subprocess.run(argv, timeout=_INSTALL_SECONDS, check=True, **options).stdout)
+        completed = subprocess.run(
+            argv,
+            timeout=_INSTALL_SECONDS,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
     except subprocess.CalledProcessError as error:
         last_line = (error.stderr.strip() or error.stdout.strip()).rpartition("\n")[2]
         raise UserError(f"{problem}: {printable(last_line)[:300]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"{problem}: {error}") from error
+    return completed.stdout

@@ -34,6 +34,8 @@ from cooperbench.retry import backoff_seconds
 from cooperbench.settings import default_cache_dir
 from cooperbench.text import printable
 
+ModelKwargs = Mapping[str, Any]
+"""Settings of an agent config that are arguments of every model call."""
 DEFAULT_CALL_SECONDS = 600.0
 """Timeout of one attempt."""
 MAX_PAUSE_SECONDS = 60.0
@@ -45,6 +47,7 @@ CONTEXT_OVERFLOW = "context_overflow"
 CONTENT_POLICY = "content_policy"
 REQUEST_REJECTED = "request_rejected"
 _TOO_MANY_REQUESTS = 429
+_REJECTED = (400, 422)
 _CONTEXT_WORDS = re.compile(
     r"""
     context[ _](?:length|window|size|limit)
@@ -235,7 +238,7 @@ def warm_up_gateway() -> None:
     Gateway.shared()
 
 
-def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = None) -> None:
+def check_model(model: str, kwargs: ModelKwargs, base_url: str | None = None) -> None:
     """Check that the model's provider is known and that there are credentials for it.
 
     `kwargs` are the settings of the agent config for every call. If there is an `api_key` or an
@@ -248,27 +251,28 @@ def check_model(model: str, kwargs: Mapping[str, Any], base_url: str | None = No
         kwargs = {**kwargs, "api_base": base_url}
     litellm = load_litellm()
     remember_secrets(kwargs)
-    shown = printable(model)
+    model_name = printable(model)
     try:
         _, provider, *_ = litellm.get_llm_provider(
             model, api_base=kwargs.get("api_base") or kwargs.get("base_url")
         )
     except Exception as error:
         raise UserError(
-            f"model {shown!r}: LiteLLM does not know its provider; put the provider first, e.g. "
-            f"openai/{shown} or gemini/{shown} (https://docs.litellm.ai/docs/providers)"
+            f"model {model_name!r}: LiteLLM does not know its provider; "
+            "put the provider first, e.g. "
+            f"openai/{model_name} or gemini/{model_name} (https://docs.litellm.ai/docs/providers)"
         ) from error
     if any(kwargs.get(name) for name in _CREDENTIAL_KWARGS):
         return
     if provider in _CREDENTIALS:
-        _check_credentials(shown, provider, _CREDENTIALS[provider])
+        _check_credentials(model_name, provider, _CREDENTIALS[provider])
         return
     missing = litellm.validate_environment(model)["missing_keys"]
     keys = [name for name in missing if secrets.is_secret_name(name)]
     if keys:
         raise UserError(
-            f"model {shown!r} needs {' or '.join(keys)}: set it in the environment or in .env, "
-            "or api_key in the agent config"
+            f"model {model_name!r} needs {' or '.join(keys)}: "
+            "set it in the environment or in .env, or api_key in the agent config"
         )
 
 
@@ -280,7 +284,7 @@ def _check_credentials(model: str, provider: str, credentials: _Credentials) -> 
         )
 
 
-def remember_secrets(kwargs: Mapping[str, Any]) -> None:
+def remember_secrets(kwargs: ModelKwargs) -> None:
     """Redact the secrets among the settings of an agent config from now on."""
     for name, value in kwargs.items():
         if isinstance(value, dict):
@@ -336,24 +340,28 @@ def classify_model_error(
     outcome of the agent.
     """
     status = status_of(error)
-    is_rejected = status in (400, 422)
     failure = _conversation_failure(error, text, status)
     if failure:
         return AgentFailure(failure, text)
-    problem = _USER_PROBLEMS.get(status or 0, "")
-    if "No module named" in text:
-        problem = "a package is not installed"
-    elif _is_quota_exhausted(status, text):
-        problem = "the account's quota is exhausted"
-    elif is_rejected and _CONTEXT_WORDS.search(text):
-        return AgentFailure(CONTEXT_OVERFLOW, text)
-    elif is_rejected and not first_call:
-        return AgentFailure(REQUEST_REJECTED, text)
-    elif is_rejected:
+    problem = _user_problem(status, text)
+    if not problem and status in _REJECTED:
+        if _CONTEXT_WORDS.search(text):
+            return AgentFailure(CONTEXT_OVERFLOW, text)
+        if not first_call:
+            return AgentFailure(REQUEST_REJECTED, text)
         problem = "the provider rejects the request"
     if not problem:
         return None
     return UserError(f"model {model!r}: {problem}: {text}")
+
+
+def _user_problem(status: int | None, text: str) -> str:
+    """Return the problem that every agent of the run would have; empty if there is none."""
+    if "No module named" in text:
+        return "a package is not installed"
+    if status == 402 or (status in (400, 403, 429) and _EXHAUSTED_QUOTA_WORDS.search(text)):
+        return "the account's quota is exhausted"
+    return _USER_PROBLEMS.get(status or 0, "")
 
 
 def _conversation_failure(error: Exception, text: str, status: int | None) -> str:
@@ -366,12 +374,6 @@ def _conversation_failure(error: Exception, text: str, status: int | None) -> st
     if status == 400 and _CONTENT_POLICY_WORDS.search(text):
         return CONTENT_POLICY
     return ""
-
-
-def _is_quota_exhausted(status: int | None, text: str) -> bool:
-    if status == 402:
-        return True
-    return status in (400, 403, 429) and bool(_EXHAUSTED_QUOTA_WORDS.search(text))
 
 
 def status_of(error: Exception) -> int | None:

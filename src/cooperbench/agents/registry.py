@@ -1,4 +1,4 @@
-"""Agents by name: built-in ones, entry points of packages, named modules, dotted paths, programs."""
+"""Agents by name: built-in agents, entry points, named modules, dotted paths, programs."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def get_agent(name: str) -> type[Agent]:
     if target is None and ":" in name:
         target = name
     if target is None:
-        known = ", ".join(agent_names())
+        names = ", ".join(agent_names())
         raise UserError(
-            f"no agent {name!r}; there are: {known}, module:Class, or a program (./my_agent)"
+            f"no agent {name!r}; there are: {names}, module:Class, or a program (./my_agent)"
         )
     return _import_agent(name, target)
 
@@ -118,6 +118,7 @@ def _class_for_function(function: Callable[[], Any]) -> type[Agent]:
                     setattr(self, method, getattr(self._agent, method))
 
         def run(self, session: Any) -> None:
+            """Run the agent that the function returned."""
             self._agent.run(session)
 
     return FunctionAgent

@@ -1,4 +1,4 @@
-"""What an agent has while it works: a sandbox, teammates, limits, a record. The same for every framework."""
+"""An agent's session: its sandbox, teammates, limits and record, for every framework."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cooperbench.agents.base import REPO_DIR, Limits, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import AgentSlot, Message, Pair, Setting, Usage
+from cooperbench.records import JsonObject
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import CommandResult
 from cooperbench.secrets import redact
@@ -26,8 +26,19 @@ from cooperbench.team.inbox import Inbox
 from cooperbench.team.tools import Tools
 
 DEFAULT_COMMAND_SECONDS = 600.0
+_SEND_SECONDS = 60.0
+_MIN_TIMEOUT_SECONDS = 0.05
 REPLAYED_MESSAGE_SECONDS = 60.0
-"""How long to wait for a message that came in the run that is repeated."""
+"""How long a replay waits for a message that came in the recorded run."""
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command for the sandbox."""
+
+    argv: Sequence[str]
+    timeout_seconds: float
+    stdin: bytes
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,10 @@ class AgentProgress:
 
 @dataclass(kw_only=True, eq=False)
 class AgentSession:
-    """One agent at work on its part of a pair. Agents use the methods and the fields down to `limits`."""
+    """One agent at work on its part of a pair.
+
+    Agents use the methods, and the fields down to `limits`.
+    """
 
     pair: Pair
     slot: AgentSlot
@@ -55,48 +69,50 @@ class AgentSession:
     inbox: Inbox | None
     stop: threading.Event
     base_url: str | None = None
-    """Where the model is, if not where LiteLLM knows it to be."""
+    """Address of the model's server, if it is not the provider's own."""
     git_shared: bool = False
     tools: Tools = field(default_factory=dict)
-    """The team's tools, for agents that want them as MCP tools; in the sandbox they are commands."""
+    """The team's tools for agents that use MCP. In the sandbox they are commands."""
     team_features: Mapping[str, bool] = field(default_factory=dict)
     prompts_dir: Path | None = None
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
-    """Told why the model does not answer, and with an empty text that it does again."""
+    """Called with the reason when the model fails, and with an empty text when it works again."""
     on_progress: Callable[[AgentProgress], None] = lambda _: None
     """Called when the agent takes a step, asks its model or gets an answer."""
     exchanges: Exchanges | None = None
-    """With `--record` or for `replay_model`; whoever asks a model tells it."""
+    """Set with `--record` or for `replay_model`. Whoever calls a model must use it."""
     usage: Usage = field(default_factory=Usage, init=False)
     steps: int = field(default=0, init=False)
     received: int = field(default=0, init=False)
-    """Messages that were shown to the agent."""
+    """Number of messages that the agent was shown."""
     sandbox_seconds: float = field(default=0.0, init=False)
-    """Time that the agent's commands took."""
+    """Total duration of the agent's commands."""
 
     def __post_init__(self) -> None:
         self._cost_before_call = 0.0
         self.folder = self.recorder.folder
-        """Where the agent's framework may keep files of its own, beside trajectory.json."""
+        """Folder for files of the agent's framework, beside trajectory.json."""
         self._time_limit = math.inf if self.limits.seconds is None else self.limits.seconds
-        self._time_limit_from = ""
+        self._time_limit_source = ""
         self._started = time.monotonic()
         self._outage_seconds = 0.0
-        self._asked_at: float | None = None
-        """When the model was asked that has not answered yet."""
+        self._call_started: float | None = None
+        """Start of the model call that has no reply yet."""
         self._failing_since: float | None = None
         self.model_error = ""
-        """Why the latest model call failed, as one line."""
+        """The reason why the latest model call failed, on one line."""
 
     @property
     def teammates(self) -> tuple[str, ...]:
-        """Ids of the agents that can be written to; nobody in solo or without messages."""
-        return self.inbox.teammates if self.inbox and self.inbox.has_messages else ()
+        """Ids of the agents that get messages. Empty in solo and without messages."""
+        if self.inbox and self.inbox.has_messages:
+            return self.inbox.teammates
+        return ()
 
     @property
     def prompt(self) -> str:
-        """What the agent is told about its work and its teammates: the same for every framework."""
+        """The prompt about the task and the teammates. It is the same for every framework."""
         from cooperbench.team.prompts import task_prompt
 
         return task_prompt(
@@ -110,7 +126,7 @@ class AgentSession:
             prompts_dir=self.prompts_dir,
         )
 
-    def execute(
+    def execute(  # noqa: PLR0913  # options of one command, documented for agents
         self,
         command: str,
         *,
@@ -120,55 +136,73 @@ class AgentSession:
         shown: str = "",
         step: bool = True,
     ) -> CommandResult:
-        """One step: a bash command in the repository. The time limit of the agent ends it too.
+        """Run a bash command in the repository as one step.
 
-        `shown`: the command as the agent gave it, where its framework wraps it into another. `step=False`: the
-        framework's own doing, not on record.
+        Args:
+            command: The command.
+            timeout_seconds: Time limit of the command. The agent's own time limit ends it too.
+            stdin: Input of the command.
+            thought: The model's reason for the command, for the record.
+            shown: The command as the agent wrote it, if its framework wraps it into another one.
+            step: False for commands of the framework itself, which are not on record.
         """
         argv = ["bash", "-c", command]
         if not step:
-            return self._run(argv, timeout_seconds, stdin)
-        args: dict[str, Any] = {"command": shown or command, "timeout_seconds": timeout_seconds}
+            return self._run(_Command(argv, timeout_seconds, stdin))
+        args: JsonObject = {"command": shown or command, "timeout_seconds": timeout_seconds}
         if stdin:
             args["stdin_base64"] = base64.b64encode(stdin).decode()
-        more = {"thought": thought} if thought else {}
+        fields = {}
+        if thought:
+            fields["thought"] = thought
         if args["command"] != command:
-            more["executed"] = command
-        return self._command("run", args, argv, timeout_seconds, stdin, **more)
+            fields["executed"] = command
+        return self._run_step("run", args, _Command(argv, timeout_seconds, stdin), fields)
 
     def read_file(self, path: str) -> bytes:
-        """A file, relative to the repository, for the framework; FileNotFoundError where there is none."""
-        with self._sandbox_in_use():
+        """Return the content of a file, for the framework. It is not a step.
+
+        Args:
+            path: Absolute, or relative to the repository.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        with self._using_sandbox():
             return self.sandbox.read_file(posixpath.join(REPO_DIR, path))
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644, *, step: bool = True) -> None:
-        """One step: a file, relative to the repository; `step` as in `execute`."""
+        """Write a file as one step. `path` is as in `read_file`, `step` as in `execute`."""
         try:
             args = {"path": path, "content": data.decode()}
         except UnicodeDecodeError:
             args = {"path": path, "content_base64": base64.b64encode(data).decode()}
-        recorded: AbstractContextManager[dict[str, Any]] = nullcontext({})
+        recorded: AbstractContextManager[JsonObject] = nullcontext({})
         if step:
             recorded = self._step("write_file", args)
-        with recorded as entry, self._sandbox_in_use():
+        with recorded as entry, self._using_sandbox():
             self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
             entry["observation"] = f"{len(data)} bytes written"
 
     def apply_patch(self, patch: bytes, name: str) -> CommandResult:
-        """One step: a patch, applied whole or not at all."""
+        """Apply a patch as one step, completely or not at all."""
         args = {"name": name, "patch": patch.decode("utf-8", "surrogateescape")}
-        return self._command(
-            "apply_patch", args, ["git", "apply", "--whitespace=nowarn", "-"], stdin=patch
-        )
+        argv = ["git", "apply", "--whitespace=nowarn", "-"]
+        command = _Command(argv, DEFAULT_COMMAND_SECONDS, stdin=patch)
+        return self._run_step("apply_patch", args, command, {})
 
     def send(self, text: str, to: str | None = None) -> CommandResult:
-        """One step: tell a teammate (or all of them) something, by the command that agents have."""
+        """Send a message to a teammate, or to all, as one step. It uses the agents' own command."""
         args = {"to": to or "all", "content": text}
-        stdin = text.encode("utf-8", "replace")
-        return self._command("send_message", args, ["send_message", to or "--all"], 60, stdin)
+        argv = ["send_message", to or "--all"]
+        command = _Command(argv, _SEND_SECONDS, stdin=text.encode("utf-8", "replace"))
+        return self._run_step("send_message", args, command, {})
 
     def begin_own_step(self) -> int:
-        """A step that the agent's program takes by itself in the sandbox: its number, to be recorded later with it."""
+        """Count a step that the agent's program takes by itself, and return its number.
+
+        The step is recorded later, under this number.
+        """
         self.model_answered()
         self.steps += 1
         if self.inbox is not None:
@@ -177,116 +211,127 @@ class AgentSession:
         return self.steps
 
     def incoming(self) -> list[Message]:
-        """Messages that came since the last call, in order. Show them to the agent before its next step."""
+        """Return the messages that have come since the last call, in order.
+
+        Show them to the agent before its next step.
+        """
         if self.inbox is None:
             return []
-        with self._sandbox_in_use():
+        with self._using_sandbox():
             due = self.exchanges.due(self.received) if self.exchanges else None
             if due:
-                self.inbox.wait(self._capped(REPLAYED_MESSAGE_SECONDS), due)
+                self.inbox.wait(self._within_time_limit(REPLAYED_MESSAGE_SECONDS), due)
             messages = self.inbox.incoming(due)
         self.received += len(messages)
         for message in messages:
             if not message.sequence:
-                self.tell(
-                    message.text, message.sender
-                )  # the team's tools: no message that somebody sent
+                # It comes from the team's tools, not from a teammate.
+                self.tell(message.text, message.sender)
                 continue
             args = {"from": message.sender, "content": message.text, "sequence": message.sequence}
             self.recorder.entry("receive_message", args, "")
         return messages
 
     def wait_for_message(self, timeout_seconds: float) -> bool:
-        """Until there is something for `incoming`, or the time is up."""
+        """Wait until `incoming` has something to return. Return False if the time is up before."""
         self.model_answered()
         self._check(self.usage.cost)
         self.report_progress("waiting for a message")
-        with self._sandbox_in_use():
-            return self.inbox is not None and self.inbox.wait(self._capped(timeout_seconds))
+        with self._using_sandbox():
+            if self.inbox is None:
+                return False
+            return self.inbox.wait(self._within_time_limit(timeout_seconds))
 
     def think(self, text: str) -> None:
-        """Words of the agent to itself, for the record."""
+        """Record a thought of the agent."""
         self.recorder.entry("think", {"content": text}, "")
 
-    def reply(self, text: str, usage: Usage, **more: object) -> None:
-        """Account for a model call and keep what the model said; `more` is what the framework has besides, as JSON."""
+    def reply(self, text: str, usage: Usage, **fields: object) -> None:
+        """Record a model's reply and count its usage. `fields` are further JSON values for it."""
         self.model_answered()
         self._cost_before_call = self.usage.cost
         self.usage += usage
         self.on_spend(usage)
-        self.recorder.reply(text, usage, **more)
+        self.recorder.reply(text, usage, **fields)
         self.report_progress("reading the model's answer")
 
     def report_progress(self, phase: str) -> None:
-        """Tell the display what the agent is doing now."""
+        """Report to the display what the agent is doing now."""
         self.on_progress(AgentProgress(phase, self.steps, self.usage.cost))
 
     def tell(self, text: str, kind: str) -> None:
-        """Keep what the framework told the model of its own accord: its prompts, a format error."""
+        """Record a text that the framework itself sends to the model: a prompt, a format error."""
         self.recorder.entry("tell", {"kind": kind, "content": text}, "")
 
     def note(self, text: str) -> None:
-        """A line for people, in the log only: what the framework had to cope with."""
+        """Write a line to the log, which only people read."""
         self.recorder.note(text)
 
     @property
     def seconds(self) -> float:
-        """The agent's time so far: without waiting for a provider that failed."""
+        """The agent's time so far, without the time that it waited for a failing provider."""
         return time.monotonic() - self._started - self._outage_seconds
 
     def limit_time(self, seconds: float, source: str) -> None:
-        """A time limit that the agent's config sets; the shorter one counts."""
+        """Set a time limit of the agent config. The shorter limit applies."""
         if seconds < self._time_limit:
-            self._time_limit, self._time_limit_from = seconds, f" ({source})"
+            self._time_limit = seconds
+            self._time_limit_source = f" ({source})"
 
     def check_running(self) -> None:
-        """Raise AgentFailure when the time is up, Interrupted when the run is being stopped.
+        """Check that the agent may go on.
 
-        A model that has been asked may answer late, for as long as a provider may fail: then it is an InfraError.
+        Raises:
+            AgentFailure: The agent's time is up.
+            Interrupted: The run is being stopped.
+            InfraError: The time is up during a model call, and the retry timeout has passed since.
         """
         if self.stop.is_set():
             raise Interrupted("stopped")
         if self.seconds < self._time_limit:
             return
-        limit = f"time limit of {self._time_limit:g} s{self._time_limit_from}"
-        if self._asked_at is None:
+        limit = f"time limit of {self._time_limit:g} s{self._time_limit_source}"
+        if self._call_started is None:
             raise AgentFailure("time_limit", f"{limit} reached")
         if self.seconds - self._time_limit >= retry_timeout_seconds():
-            raise InfraError(
-                f"model {self.model!r} has not answered by {retry_timeout_seconds():g} s after the {limit}"
-            )
+            late = f"{retry_timeout_seconds():g} s after the {limit}"
+            raise InfraError(f"model {self.model!r} has not replied {late}")
 
     def check_limits(self, *, concurrent: bool = False) -> None:
-        """Before each attempt to ask a model: AgentFailure at a limit, Interrupted when the run is being stopped.
+        """Check that the agent may call its model. Call this before each attempt.
 
-        If this is called again before a reply or a step, the attempt has failed: its time, and the pause after it, are
-        not the agent's. Not so with `concurrent`: the agent asks several things at once.
+        If it is called again before a reply or a step, the attempt has failed. Its time, and the
+        pause after it, do not count for the agent. `concurrent` means that the agent has several
+        calls at once, so that the earlier attempt may still succeed.
+
+        Raises the same errors as `check_running`, and AgentFailure for any other limit.
         """
         now = time.monotonic()
-        if self._asked_at is not None and not concurrent:
-            self._outage_seconds += now - self._asked_at
+        if self._call_started is not None and not concurrent:
+            self._outage_seconds += now - self._call_started
             self._failing_since = self._failing_since or now
             self.on_outage(self._outage_text())
             if now - self._failing_since >= retry_timeout_seconds():
                 raise InfraError(
                     f"model {self.model!r} has failed for {retry_timeout_seconds():g} s"
                 )
-            self._asked_at = None
+            self._call_started = None
         self._check(self.usage.cost)
-        self._asked_at = now
+        self._call_started = now
         self.report_progress("waiting for the model")
 
     def _outage_text(self) -> str:
-        """Return which model fails, where, and why, for the people who wait for it."""
+        """Describe which model fails, where, and why."""
         server = f" at {redact(self.base_url)}" if self.base_url else ""
-        reason = self.model_error or "it does not answer"
+        reason = self.model_error or "it does not reply"
         return f"{self.model}{server} fails: {reason}"
 
     def model_answered(self) -> None:
-        """Be it that it refused: what is waited for from now on is not the provider."""
+        """End the current model call: the provider has replied, or refused the request."""
         if self._failing_since is not None:
             self.on_outage("")
-        self._asked_at = self._failing_since = None
+        self._call_started = None
+        self._failing_since = None
 
     def _check(self, cost: float) -> None:
         self.check_running()
@@ -297,13 +342,13 @@ class AgentSession:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
     @contextmanager
-    def _step(self, action: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Counted from its beginning; the entry, to which its results are added, is on record at its end."""
-        # What the last call asked for is paid: it is done, although the call may have reached the limit.
+    def _step(self, action: str, args: JsonObject) -> Iterator[JsonObject]:
+        """Count a step now, and record it at the end. The caller adds results to the entry."""
+        # The last reply is billed, so its step is done even if the reply reached the cost limit.
         self.model_answered()
         self._check(self._cost_before_call)
         number = self.begin_own_step()
-        entry: dict[str, Any] = {"action": action, "args": args, "observation": ""}
+        entry: JsonObject = {"action": action, "args": args, "observation": ""}
         try:
             yield entry
         except AgentFailure as error:
@@ -312,19 +357,13 @@ class AgentSession:
         finally:
             self.recorder.entry(**entry, step=number)
 
-    def _command(
-        self,
-        action: str,
-        args: dict[str, Any],
-        argv: Sequence[str],
-        timeout_seconds: float = DEFAULT_COMMAND_SECONDS,
-        stdin: bytes = b"",
-        **more: str,
+    def _run_step(
+        self, action: str, args: JsonObject, command: _Command, fields: Mapping[str, str]
     ) -> CommandResult:
         with self._step(action, args) as entry:
-            result = self._run(argv, timeout_seconds, stdin)
+            result = self._run(command)
             sent = self.inbox.sent_in_step if self.inbox is not None else []
-            if action == "run" and len(sent) == 1 and _only_sends(args["command"]):
+            if action == "run" and len(sent) == 1 and _is_send_command(args["command"]):
                 ((to, text),) = sent
                 entry |= {"action": "send_message", "args": {"to": to, "content": text, **args}}
             entry |= {
@@ -332,38 +371,45 @@ class AgentSession:
                 "returncode": result.returncode,
                 "timed_out": result.timed_out,
                 "duration_seconds": round(result.duration_seconds, 4),
-                **more,
+                **fields,
             }
         if result.timed_out:
-            # If it was the agent's own time that ran out, that is how the agent ends.
+            # If the agent's own time is up, the agent ends here.
             self.check_running()
         return result
 
-    def _run(self, argv: Sequence[str], timeout_seconds: float, stdin: bytes) -> CommandResult:
-        seconds = self._capped(timeout_seconds)
-        with self._sandbox_in_use():
-            result = self.sandbox.run(argv, cwd=REPO_DIR, timeout_seconds=seconds, stdin=stdin)
+    def _run(self, command: _Command) -> CommandResult:
+        with self._using_sandbox():
+            result = self.sandbox.run(
+                command.argv,
+                cwd=REPO_DIR,
+                timeout_seconds=self._within_time_limit(command.timeout_seconds),
+                stdin=command.stdin,
+            )
         self.sandbox_seconds += result.duration_seconds
         return result
 
     @contextmanager
-    def _sandbox_in_use(self) -> Iterator[None]:
-        """Around everything that needs the agent's sandbox: what the agent destroys is its outcome."""
+    def _using_sandbox(self) -> Iterator[None]:
+        """Use the sandbox. If the agent has destroyed it, that is the agent's outcome."""
         self.check_running()
         try:
             yield
         except SandboxDestroyed as error:
             raise AgentFailure("sandbox_destroyed", str(error)) from error
 
-    def _capped(self, timeout_seconds: float) -> float:
-        """Never longer than the agent has left."""
-        return max(0.05, min(timeout_seconds, self._time_limit - self.seconds))
+    def _within_time_limit(self, timeout_seconds: float) -> float:
+        """Return the timeout, or the rest of the agent's time if that is shorter."""
+        remaining = self._time_limit - self.seconds
+        return max(_MIN_TIMEOUT_SECONDS, min(timeout_seconds, remaining))
 
 
-def _only_sends(command: str) -> bool:
-    """Is sending a message all that a shell command does?"""
+def _is_send_command(command: str) -> bool:
+    """Return whether a shell command does nothing but send a message."""
+    before_heredoc = command.partition("<<")[0]
     try:
-        words = list(shlex.shlex(command.partition("<<")[0], posix=True, punctuation_chars=True))
-    except ValueError:  # a quotation without end
+        tokens = list(shlex.shlex(before_heredoc, posix=True, punctuation_chars=True))
+    except ValueError:  # an unclosed quotation
         return False
-    return words[:1] == ["send_message"] and not any(set(word) <= set("();|&") for word in words)
+    has_operator = any(set(token) <= set("();|&") for token in tokens)
+    return tokens[:1] == ["send_message"] and not has_operator

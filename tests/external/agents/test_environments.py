@@ -113,9 +113,9 @@ def test_what_cannot_be_installed_leaves_what_was_there(source: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (None, "has no release to install: name its source tree or git URL"),
-        ("absent", "is no source tree of toy: it has no"),
-        (".", "is no source tree of toy: it has no"),
+        (None, "has no releases: name its source tree or git URL"),
+        ("absent", "is not a source tree of toy: it has no"),
+        (".", "is not a source tree of toy: it has no"),
         ("file:///nonexistent/toy.git", "cannot be cloned"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_source_that_is_none(tmp_path: Path, place: str | None, said: str) -> 
 
 
 def test_releases_are_not_taken_from_elsewhere(source: Path) -> None:
-    with pytest.raises(UserError, match="--from is not for it"):
+    with pytest.raises(UserError, match="is installed from its releases; omit --from"):
         install(get_framework("openhands"), source=str(source), python=None, say=print)
 
 
@@ -140,7 +140,7 @@ def test_a_python_that_suits_is_found_and_another_refused(tmp_path: Path) -> Non
         find_python(other, None)
     for path in (found, tmp_path / "absent"):
         with pytest.raises(
-            UserError, match=r"is not a Python 2\.9 or 2\.8 with venv, which toy needs"
+            UserError, match=r"is not Python 2\.9 or 2\.8 with venv, which toy needs"
         ):
             find_python(other, path)
 
@@ -171,9 +171,7 @@ def test_npm_that_is_not_there_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_pat
         install(broken, source=None, python=tmp_path / "python", say=print)
     (tmp_path / "rm").symlink_to("/bin/rm")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        UserError, match=r"is installed with npm, which is not here: https://nodejs\.org"
-    ):
+    with pytest.raises(UserError, match=r"needs npm, which is not installed: https://nodejs\.org"):
         install(broken, source=None, python=None, say=print)
     assert find_environment(broken) is None
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
             r"agent\.system_template: 'nobody' is undefined",
         ),
         ({"agent": {"instance_template": "{% if %}"}}, r"agent\.instance_template: "),
-        ({"model": {"model_name": "gpt-4o"}}, "named by -m"),
+        ({"model": {"model_name": "gpt-4o"}}, "names the model"),
         ({"model": {"model_kwargs": {"stream": True}}}, "stream cannot be set"),
         ({"model": {"litellm_model_registry": "nowhere.json"}}, "no such file"),
         (
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
         ),
         (
             {"model": {"action_regex": "("}},
-            "model.action_regex: Extra inputs|no regular expression",
+            "model.action_regex: Extra inputs|not a regular expression",
         ),
-        ({"model": {"model_kwargs": {"timeout": "long"}}}, "timeout is no number of seconds"),
+        ({"model": {"model_kwargs": {"timeout": "long"}}}, "timeout is not a number of seconds"),
         ({"environment": {"env": {"A B": "x"}}}, r"environment\.env\.A B\."),
         ({"environment": {"image": "x"}}, r"environment\.image: Extra inputs are not permitted"),
-        (["agent"], "no mapping of agent, environment and model"),
+        (["agent"], "not a mapping of agent, environment and model"),
     ],
 )
 @pytest.mark.parametrize("agent", [MiniSweAgent, MiniSweAgentV2])

@@ -29,7 +29,7 @@ def check(script: Path | None, dataset: Path) -> None:
         ({"run": ["x"]}, "run takes a text"),
         ({"write": {"path": "x"}}, "write takes a mapping with path and content"),
         ({"apply": "missing.patch"}, "no such patch"),
-        ({"wait": {"for": "("}}, "no regular expression"),
+        ({"wait": {"for": "("}}, "not a regular expression"),
         ({"send": {"to": "agent2"}}, "send takes a text"),
         ({"wait": "long"}, "wait takes seconds"),
         ({"when": {"said": "x", "then": [{"fly": 1}]}}, "step 1, then, step 1 is not"),

@@ -1,7 +1,8 @@
-"""Command-line agents: Claude Code, Codex, Gemini CLI, OpenCode, as people use them, without a network or a key.
+"""Command-line agents: Claude Code, Codex, Gemini CLI and OpenCode.
 
-Each runs in the agent's sandbox and asks the gateway, through a port on the sandbox's loopback (`forward`). What it
-keeps lies in `AGENT_DIR`. Its tools for the web are switched off: some are the provider's, and need no network here.
+Each program runs in the agent's sandbox, without a network and without a key. It reaches the
+gateway through a port on the sandbox's loopback (`forward`), and keeps its files in `AGENT_DIR`.
+Its web tools are switched off: some of them run at the provider and would work without a network.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cooperbench.agents import llm
 from cooperbench.agents.base import REPO_DIR, read_yaml
@@ -21,6 +22,7 @@ from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, SandboxError, UserError
 from cooperbench.gateway.access import Access
 from cooperbench.models import Pair, Setting
+from cooperbench.records import JsonObject
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.secrets import redact
@@ -36,312 +38,360 @@ shift
 "$@" <{AGENT_DIR}/{_PROMPT} >{AGENT_DIR}/{OUTPUT_LOG} 2>&1
 echo $?
 """
-_KEPT_BYTES = 500_000
-"""Of its output, the last of it."""
-_LAST_WORDS = 300
+_MAX_OUTPUT_BYTES = 500_000
+"""Length of the end of a program's output that is kept."""
+_MAX_LAST_LINE_CHARACTERS = 300
+_MAX_REASON_CHARACTERS = 200
 _MCP_SERVER = "team"
-_TOKEN_VARIABLE = "COOPERBENCH_TOKEN"  # noqa: S105  # a name
+_TOKEN_VARIABLE = "COOPERBENCH_TOKEN"  # noqa: S105  # the name of a variable
 _NODE = "node_modules/node-linux-*/bin/node"
 _MODEL_CALL_SECONDS = 3600
-"""The gateway decides how long a provider may take."""
-_WAKE_SECONDS = 0.1
+"""Timeout of programs for a model call. It is long, because the gateway has its own."""
+_POLL_SECONDS = 0.1
 _NODE_SECONDS = 60.0
 _TAIL_SECONDS = 10.0
 
 
-class Place(NamedTuple):
-    """What a program is told about its surroundings."""
+class Surroundings(NamedTuple):
+    """A program's surroundings in its sandbox."""
 
     program: str
+    """Path of the program."""
     node: str
+    """Path of Node.js."""
     url: str
-    """Of the gateway, as seen in the sandbox."""
+    """Address of the gateway."""
     token: str
+    """Token for the gateway."""
     model: str
-    """Without its provider. The gateway asks the right one whatever a program calls it, but a program may know what
-    this one can do."""
+    """Name of the model without its provider.
+
+    The gateway ignores the model's name in requests, but the program may know what it can do.
+    """
     messaging: bool
+    """Whether the agent has teammates or tools of the team."""
+
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header for requests to the gateway's MCP server."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def mcp_url(self) -> str:
+        """Address of the gateway's MCP server."""
+        return f"{self.url}/mcp"
 
 
 class Launch(NamedTuple):
-    """How a program is started. It reads the prompt from stdin."""
+    """The command line of a program, which reads the prompt from stdin."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     files: Mapping[str, str]
-    """In `AGENT_DIR`."""
+    """Contents of files in `AGENT_DIR`, by their names."""
 
 
 class CliAgent(InstalledAgent):
-    """One agent. Subclasses say how their program is started."""
+    """A command-line agent. Subclasses define how their program is started."""
 
     executable: ClassVar[str]
-    """Its place among the programs."""
+    """Pattern of the program's path below the folder of programs."""
 
-    def launch(self, place: Place) -> Launch:
+    def launch(self, surroundings: Surroundings) -> Launch:
+        """Return the command line of the program."""
         raise NotImplementedError
 
     @classmethod
     def programs(cls) -> Path:
+        """Return the folder that sandboxes see as `PROGRAMS_DIR`."""
         return cls.installed().programs
 
-    def check(self, config_path: Path | None, pairs: Sequence[Pair], setting: Setting) -> None:  # noqa: ARG002
+    def check(
+        self,
+        config_path: Path | None,
+        pairs: Sequence[Pair],  # noqa: ARG002  # all pairs are alike
+        setting: Setting,  # noqa: ARG002  # all settings are alike
+    ) -> None:
+        """Check that the program is installed and that the config is valid."""
         for pattern in (self.executable, _NODE):
-            self._inside(pattern)
-        _model_kwargs(config_path)
+            self.path_in_sandbox(pattern)
+        _read_model_kwargs(config_path)
 
     def check_model(
         self, model: str, config_path: Path | None, base_url: str | None = None
     ) -> None:
-        llm.check_model(model, _model_kwargs(config_path), base_url)
-        known: dict[str, Any] = {}
-        with suppress(Exception):  # one that is in no list, at a server of the user's
-            known = dict(llm.load_litellm().get_model_info(model))
-        mode = known.get("mode") or "chat"
-        if known.get("supports_function_calling") is False or mode not in ("chat", "responses"):
+        """Check that the model can be called, and that it can call tools."""
+        llm.check_model(model, _read_model_kwargs(config_path), base_url)
+        info: JsonObject = {}
+        with suppress(Exception):  # LiteLLM does not know models of the user's own server
+            info = dict(llm.load_litellm().get_model_info(model))
+        mode = info.get("mode") or "chat"
+        if info.get("supports_function_calling") is False or mode not in ("chat", "responses"):
             raise UserError(
-                f"model {model!r} cannot call tools, says LiteLLM; {self.framework} needs one that can"
+                f"model {model!r} cannot call tools according to LiteLLM; "
+                f"{self.framework} needs a model that can"
             )
 
     def run(self, session: AgentSession) -> None:
+        """Run the program until it or the agent ends."""
         from cooperbench.gateway.server import Gateway
 
-        node = self._inside(_NODE)
+        node = self.path_in_sandbox(_NODE)
         _check_node(session.sandbox, node)
         gateway = Gateway.shared()
         with (
-            gateway.open(session, _model_kwargs(session.config_path)) as access,
+            gateway.open(session, _read_model_kwargs(session.config_path)) as access,
             Forward(session.sandbox, node, gateway.port) as forward,
         ):
-            place = Place(
-                program=self._inside(self.executable),
+            surroundings = Surroundings(
+                program=self.path_in_sandbox(self.executable),
                 node=node,
                 url=f"http://127.0.0.1:{forward.port}",
                 token=access.token,
                 model=access.upstream.model.rpartition("/")[2],
                 messaging=session.inbox is not None,
             )
-            exit_code = _run(self.launch(place), session, access)
-            output = _output(session)
+            exit_code = _run_program(self.launch(surroundings), session, access)
+            output = _keep_output(session)
             outcome = access.outcome()
         if outcome is not None:
             raise outcome
         if exit_code is None:
-            # Whose doing is it? If the sandbox is gone, this says so.
+            # The program was killed. This raises an error if the sandbox is gone.
             session.execute("true", step=False)
         if exit_code != 0:
-            how = "was killed" if exit_code is None else f"ended with exit code {exit_code}"
-            last = printable(output.strip().rpartition("\n")[2].strip())[-_LAST_WORDS:]
-            raise AgentFailure("crashed", f"{self.framework} {how}: {last or 'it printed nothing'}")
+            end = "was killed" if exit_code is None else f"ended with exit code {exit_code}"
+            last_line = printable(output.strip().rpartition("\n")[2].strip())
+            reason = last_line[-_MAX_LAST_LINE_CHARACTERS:] or "it printed nothing"
+            raise AgentFailure("crashed", f"{self.framework} {end}: {reason}")
 
-    def _inside(self, pattern: str) -> str:
-        """As it is seen in the sandbox."""
+    def path_in_sandbox(self, pattern: str) -> str:
+        """Return the path of an installed file, as sandboxes see it."""
         folder = self.programs()
-        found = sorted(folder.glob(pattern))
-        if not found:
+        paths = sorted(folder.glob(pattern))
+        if not paths:
             advice = FRAMEWORKS[self.framework].install_command
             raise UserError(
                 f"agent {self.framework!r} is incomplete, {folder} has no {pattern}: {advice}"
             )
-        return f"{PROGRAMS_DIR}/{found[0].relative_to(folder)}"
+        return f"{PROGRAMS_DIR}/{paths[0].relative_to(folder)}"
 
 
 class ClaudeCodeAgent(CliAgent):
+    """Claude Code, which uses Anthropic's API format."""
+
     framework = "claude_code"
     executable = "node_modules/@anthropic-ai/claude-code-linux-*/claude"
 
-    def launch(self, place: Place) -> Launch:
-        words = [
-            "-p",
-            "--output-format",
-            "stream-json",
-            "--verbose",
-            "--dangerously-skip-permissions",
-        ]
-        words += [
-            "--model",
-            place.model,
-            "--mcp-config",
-            f"{AGENT_DIR}/mcp.json",
-            "--strict-mcp-config",
-        ]
-        words += ["--disallowedTools", "WebFetch,WebSearch"]
-        server = {"type": "http", "url": f"{place.url}/mcp", "headers": _bearer(place)}
+    def launch(self, surroundings: Surroundings) -> Launch:
+        """Return the command line of Claude Code."""
+        model = surroundings.model
+        argv = [surroundings.program, "-p", "--output-format", "stream-json", "--verbose"]
+        argv += ["--dangerously-skip-permissions", "--model", model]
+        argv += ["--mcp-config", f"{AGENT_DIR}/mcp.json", "--strict-mcp-config"]
+        argv += ["--disallowedTools", "WebFetch,WebSearch"]
         env = {
-            "ANTHROPIC_BASE_URL": place.url,
-            "ANTHROPIC_AUTH_TOKEN": place.token,
-            # For titles and the like.
-            "ANTHROPIC_DEFAULT_HAIKU_MODEL": place.model,
+            "ANTHROPIC_BASE_URL": surroundings.url,
+            "ANTHROPIC_AUTH_TOKEN": surroundings.token,
+            # It uses a small model for titles and summaries.
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL": model,
             "API_TIMEOUT_MS": str(_MODEL_CALL_SECONDS * 1000),
             "CLAUDE_CONFIG_DIR": AGENT_DIR,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
-            # Else it refuses to run as root without asking for permissions.
+            # Otherwise it refuses to run as root without asking for permissions.
             "IS_SANDBOX": "1",
         }
-        servers = {_MCP_SERVER: server} if place.messaging else {}
-        return Launch(
-            [place.program, *words], env, {"mcp.json": json.dumps({"mcpServers": servers})}
-        )
+        servers = {}
+        if surroundings.messaging:
+            servers[_MCP_SERVER] = {
+                "type": "http",
+                "url": surroundings.mcp_url,
+                "headers": surroundings.authorization,
+            }
+        return Launch(argv, env, {"mcp.json": json.dumps({"mcpServers": servers})})
 
 
 class CodexAgent(CliAgent):
+    """Codex, which uses OpenAI's responses API."""
+
     framework = "codex"
     executable = "node_modules/@openai/codex/vendor/*/bin/codex"
 
-    def launch(self, place: Place) -> Launch:
-        words = [
-            "exec",
-            "--json",
-            "--skip-git-repo-check",
-            "--dangerously-bypass-approvals-and-sandbox",
-            "-",
-        ]
-        settings: dict[str, Any] = {
-            "model": place.model,
+    def launch(self, surroundings: Surroundings) -> Launch:
+        """Return the command line of Codex."""
+        argv = [surroundings.program, "exec", "--json", "--skip-git-repo-check"]
+        argv += ["--dangerously-bypass-approvals-and-sandbox", "-"]
+        settings: JsonObject = {
+            "model": surroundings.model,
             "model_provider": "cooperbench",
             "check_for_update_on_startup": False,
             "analytics.enabled": False,
             "features.apps": False,
             "features.plugins": False,
             "web_search": "disabled",
-            # These would set PATH anew.
+            # Login shells would reset PATH.
             "allow_login_shell": False,
             "model_providers.cooperbench.name": "CooperBench",
-            "model_providers.cooperbench.base_url": f"{place.url}/v1",
+            "model_providers.cooperbench.base_url": f"{surroundings.url}/v1",
             "model_providers.cooperbench.env_key": _TOKEN_VARIABLE,
             "model_providers.cooperbench.wire_api": "responses",
             "model_providers.cooperbench.stream_idle_timeout_ms": _MODEL_CALL_SECONDS * 1000,
         }
-        if place.messaging:
-            settings |= {
-                f"mcp_servers.{_MCP_SERVER}.url": f"{place.url}/mcp",
-                f"mcp_servers.{_MCP_SERVER}.bearer_token_env_var": _TOKEN_VARIABLE,
-            }
-        config = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
-        # It searches with a ripgrep of its own.
-        path = place.program.rpartition("/bin/")[0] + "/codex-path"
-        env = {"CODEX_HOME": AGENT_DIR, _TOKEN_VARIABLE: place.token, "PATH": f"{path}:"}
-        return Launch([place.program, *words], env, {"config.toml": config})
+        if surroundings.messaging:
+            server = f"mcp_servers.{_MCP_SERVER}"
+            settings[f"{server}.url"] = surroundings.mcp_url
+            settings[f"{server}.bearer_token_env_var"] = _TOKEN_VARIABLE
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+        # Codex brings its own ripgrep.
+        ripgrep_folder = surroundings.program.rpartition("/bin/")[0] + "/codex-path"
+        env = {
+            "CODEX_HOME": AGENT_DIR,
+            _TOKEN_VARIABLE: surroundings.token,
+            "PATH": f"{ripgrep_folder}:",
+        }
+        return Launch(argv, env, {"config.toml": "".join(lines)})
 
 
 class GeminiCliAgent(CliAgent):
+    """Gemini CLI, which uses Gemini's API format."""
+
     framework = "gemini_cli"
     executable = "node_modules/@google/gemini-cli/bundle/gemini.js"
 
-    def launch(self, place: Place) -> Launch:
-        words = ["--yolo", "--skip-trust", "--output-format", "stream-json", "--model", place.model]
-        server = {"httpUrl": f"{place.url}/mcp", "headers": _bearer(place), "trust": True}
+    def launch(self, surroundings: Surroundings) -> Launch:
+        """Return the command line of Gemini CLI."""
+        argv = [surroundings.node, surroundings.program, "--yolo", "--skip-trust"]
+        argv += ["--output-format", "stream-json", "--model", surroundings.model]
+        servers = {}
+        if surroundings.messaging:
+            servers[_MCP_SERVER] = {
+                "httpUrl": surroundings.mcp_url,
+                "headers": surroundings.authorization,
+                "trust": True,
+            }
         settings = {
             "security": {"auth": {"selectedType": "gemini-api-key"}},
             "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
             "privacy": {"usageStatisticsEnabled": False},
             "tools": {"exclude": ["google_web_search", "web_fetch"]},
-            "mcpServers": {_MCP_SERVER: server} if place.messaging else {},
+            "mcpServers": servers,
         }
         env = {
-            "GEMINI_API_KEY": place.token,
-            "GOOGLE_GEMINI_BASE_URL": place.url,
+            "GEMINI_API_KEY": surroundings.token,
+            "GOOGLE_GEMINI_BASE_URL": surroundings.url,
             "GEMINI_CLI_HOME": AGENT_DIR,
-            # Else it starts itself a second time, for more memory.
+            # Otherwise it starts itself again with more memory.
             "GEMINI_CLI_NO_RELAUNCH": "true",
         }
-        argv = [place.node, place.program, *words]
         return Launch(argv, env, {".gemini/settings.json": json.dumps(settings)})
 
 
 class OpenCodeAgent(CliAgent):
+    """OpenCode, which uses OpenAI's chat completions."""
+
     framework = "opencode"
     executable = "node_modules/opencode-linux-*/bin/opencode"
 
-    def launch(self, place: Place) -> Launch:
-        server = {"type": "remote", "url": f"{place.url}/mcp", "headers": _bearer(place)}
+    def launch(self, surroundings: Surroundings) -> Launch:
+        """Return the command line of OpenCode."""
+        model = surroundings.model
+        options = {
+            "baseURL": f"{surroundings.url}/v1",
+            "apiKey": surroundings.token,
+            "timeout": False,
+        }
         provider = {
             "npm": "@ai-sdk/openai-compatible",
             "name": "CooperBench",
-            "options": {"baseURL": f"{place.url}/v1", "apiKey": place.token, "timeout": False},
-            "models": {place.model: {}},
+            "options": options,
+            "models": {model: {}},
         }
+        servers = {}
+        if surroundings.messaging:
+            servers[_MCP_SERVER] = {
+                "type": "remote",
+                "url": surroundings.mcp_url,
+                "headers": surroundings.authorization,
+            }
         settings = {
             "autoupdate": False,
             "share": "disabled",
             "permission": {"*": "allow", "webfetch": "deny", "websearch": "deny"},
             "provider": {"cooperbench": provider},
-            "model": f"cooperbench/{place.model}",
-            "small_model": f"cooperbench/{place.model}",
-            "mcp": {_MCP_SERVER: server} if place.messaging else {},
+            "model": f"cooperbench/{model}",
+            "small_model": f"cooperbench/{model}",
+            "mcp": servers,
         }
-        folders = ("CONFIG", "DATA", "CACHE", "STATE")
         env = {
             "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_DISABLE_MODELS_FETCH": "1",
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-            **{f"XDG_{name}_HOME": f"{AGENT_DIR}/{name.lower()}" for name in folders},
         }
-        return Launch([place.program, "run", "--format", "json"], env, {})
+        for folder in ("config", "data", "cache", "state"):
+            env[f"XDG_{folder.upper()}_HOME"] = f"{AGENT_DIR}/{folder}"
+        return Launch([surroundings.program, "run", "--format", "json"], env, {})
 
 
-def _run(launch: Launch, session: AgentSession, access: Access) -> int | None:
-    """Until the program or the agent ends; kills all that it started. Its exit code if it ended by itself."""
+def _run_program(launch: Launch, session: AgentSession, access: Access) -> int | None:
+    """Run a program until it or the agent ends, and kill everything that it started.
+
+    Return its exit code; None if it did not end by itself.
+    """
     for name, text in {**launch.files, _PROMPT: session.prompt}.items():
         session.sandbox.write_file(f"{AGENT_DIR}/{name}", text.encode())
-    env = {**launch.env}
-    start = ["sh", "-c", _SCRIPT, "program", env.pop("PATH", ""), "env"]
-    words = [*start, *(f"{name}={value}" for name, value in env.items()), *launch.argv]
+    variables = [f"{name}={value}" for name, value in launch.env.items() if name != "PATH"]
+    path_prefix = launch.env.get("PATH", "")
+    argv = ["sh", "-c", _SCRIPT, "program", path_prefix, "env", *variables, *launch.argv]
     with (
         ThreadPoolExecutor(1, "program") as pool,
-        closing(session.sandbox.open_stream(words)) as stream,
+        closing(session.sandbox.open_stream(argv)) as stream,
     ):
         exit_code = pool.submit(stream.stdout.readline)
         while not access.ended.is_set():
             try:
-                return int(exit_code.result(_WAKE_SECONDS))
+                return int(exit_code.result(_POLL_SECONDS))
             except TimeoutError:
                 continue
             except (OSError, ValueError):
-                break  # the sandbox is gone, or the shell around it was killed
+                break  # the sandbox is gone, or the shell around the program was killed
     return None
 
 
-def _output(session: AgentSession) -> str:
-    """The end of what the program printed, which is kept in the agent's folder."""
+def _keep_output(session: AgentSession) -> str:
+    """Return the end of the program's output, which is also kept in the agent's folder."""
     text = ""
     with suppress(SandboxError):
-        done = session.sandbox.run(
-            ["tail", "-c", str(_KEPT_BYTES), f"{AGENT_DIR}/{OUTPUT_LOG}"],
+        result = session.sandbox.run(
+            ["tail", "-c", str(_MAX_OUTPUT_BYTES), f"{AGENT_DIR}/{OUTPUT_LOG}"],
             timeout_seconds=_TAIL_SECONDS,
         )
-        text = redact(done.stdout_read())
+        text = redact(result.stdout_read())
     (session.folder / OUTPUT_LOG).write_text(text, "utf-8")
     return text
 
 
-def _bearer(place: Place) -> dict[str, str]:
-    return {"Authorization": f"Bearer {place.token}"}
-
-
-def _model_kwargs(config_path: Path | None) -> dict[str, Any]:
-    """What an agent config may have: `model.model_kwargs`, for every call, as LiteLLM knows it."""
+def _read_model_kwargs(config_path: Path | None) -> JsonObject:
+    """Return `model.model_kwargs` of an agent config: LiteLLM's arguments for every call."""
     match read_yaml(config_path):
         case None:
             return {}
-        case {"model": {"model_kwargs": dict(kwargs), **more}, **others} if not more and not others:
+        case {"model": {"model_kwargs": dict(kwargs), **rest}, **others} if not rest and not others:
             return {str(name): value for name, value in kwargs.items()}
     raise UserError(
-        f"{config_path}: its config has model.model_kwargs, a mapping, and nothing else"
+        f"{config_path}: the config may only have model.model_kwargs, which is a mapping"
     )
 
 
 def _check_node(sandbox: Sandbox, node: str) -> None:
-    """The programs need what the images of all usual distributions have, but Alpine's."""
-    done = sandbox.run([node, "--version"], timeout_seconds=_NODE_SECONDS)
-    if done.timed_out:
+    """Check that Node.js runs in the image, so that the programs run too. It does not on Alpine."""
+    result = sandbox.run([node, "--version"], timeout_seconds=_NODE_SECONDS)
+    if result.timed_out:
         raise SandboxError("the sandbox takes too long to start a program")
-    if done.returncode != 0:
-        said = (done.stderr_read().strip() or f"exit code {done.returncode}").rpartition("\n")[2][
-            :200
-        ]
+    if result.returncode != 0:
+        stderr = result.stderr_read().strip() or f"exit code {result.returncode}"
+        reason = stderr.rpartition("\n")[2][:_MAX_REASON_CHARACTERS]
         raise UserError(
-            f"command-line agents need an image with glibc 2.28 or newer and libstdc++: {said}"
+            f"command-line agents need an image with glibc 2.28 or newer and libstdc++: {reason}"
         )

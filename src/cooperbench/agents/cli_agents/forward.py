@@ -1,7 +1,9 @@
-"""A port on loopback inside a sandbox that leads to one port of the harness, and to nothing else.
+"""A port on a sandbox's loopback that leads to one port of the harness, and to nothing else.
 
-`forward.js` listens in the sandbox; its connections come here over one stream, as frames. Data towards the sandbox is
-never held back there: a program that does not read fills its own sandbox's memory, not ours.
+`forward.js` listens in the sandbox. Its connections come here as frames over one stream. A frame is
+a header (number of the connection, kind of frame, length of the data) and the data. `forward.js`
+accepts data for the sandbox without limit: a program that does not read fills the memory of its own
+sandbox, not the harness's.
 """
 
 from __future__ import annotations
@@ -19,41 +21,45 @@ from cooperbench.sandbox.contract import Stream
 
 _HEADER = struct.Struct(">IBI")
 _READY, _OPEN, _DATA, _END, _CLOSE = range(5)
+"""Kinds of frames: the port is open; a connection begins, has data, sends no more data, ends."""
 _PIECE_BYTES = 1 << 16
 _MAX_FRAME_BYTES = 1 << 20
 _MAX_CONNECTIONS = 200
-"""At the same time; each has a thread here."""
+"""Limit for connections at the same time. Each has a thread here."""
 _MAX_STARTS = 10
-"""How often it begins again after the agent has killed what listens."""
+"""How often `forward.js` is started, in case the agent kills it."""
 _START_SECONDS = 60.0
 _RESTART_SECONDS = 0.1
+_END_SECONDS = 10.0
 
 
 class Forward:
-    """Open from the beginning; leaving the `with` block ends what listens, every connection and every thread."""
+    """A forwarded port. Entering the `with` block opens it; leaving the block ends everything."""
 
     def __init__(self, sandbox: Sandbox, node: str, target_port: int) -> None:
         self.port = 0
-        """In the sandbox; the same after it has begun again."""
+        """Port in the sandbox. It stays the same after a restart."""
         self._sandbox = sandbox
         self._node = node
         self._target_port = target_port
         self._ready = threading.Event()
         self._closed = threading.Event()
         self._sending = threading.Lock()
-        self._stream = self._start()
+        self._stream: Stream
         self._thread = threading.Thread(target=self._serve, name="forward", daemon=True)
+
+    def close(self) -> None:
+        """End `forward.js`, every connection and every thread."""
+        self._closed.set()
+        self._stream.close()
+        self._thread.join(_END_SECONDS)
+
+    def __enter__(self) -> Self:
+        self._stream = self._start()
         self._thread.start()
         if not self._ready.wait(_START_SECONDS) or not self.port:
             self.close()
-            raise SandboxError(f"{node} does not start in the sandbox")
-
-    def close(self) -> None:
-        self._closed.set()
-        self._stream.close()
-        self._thread.join(10)
-
-    def __enter__(self) -> Self:
+            raise SandboxError(f"{self._node} does not start in the sandbox")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,46 +71,41 @@ class Forward:
 
     def _serve(self) -> None:
         for _ in range(_MAX_STARTS):
-            # It fails when what listens has been killed, or writes no frames.
+            # This fails if the agent has killed forward.js, or writes to its stdout.
             with suppress(OSError, ValueError, struct.error, SandboxError):
-                self._carry(self._stream)
+                self._read_frames(self._stream)
             if not self.port or self._closed.wait(_RESTART_SECONDS):
                 break
             self._stream.close()
             try:
                 self._stream = self._start()
             except SandboxError:
-                break  # whoever runs the agent notices that too
+                break  # the program's own stream fails too, and ends the agent
             if self._closed.is_set():
                 self._stream.close()
         self._ready.set()
 
-    def _carry(self, stream: Stream) -> None:
-        """All connections of one run of `forward.js`, until it ends."""
+    def _read_frames(self, stream: Stream) -> None:
+        """Serve all connections until `forward.js` ends."""
         targets: dict[int, socket.socket] = {}
         try:
             while header := stream.stdout.read(_HEADER.size):
                 number, kind, length = _HEADER.unpack(header)
                 if length > _MAX_FRAME_BYTES:
-                    raise ValueError("no frame of ours")
+                    raise ValueError("the frame is too long to be valid")
                 data = stream.stdout.read(length)
                 if kind == _READY:
                     self.port = number
                     self._ready.set()
                 elif kind == _OPEN:
                     self._connect(number, targets, stream.stdin)
+                elif number in targets and kind == _CLOSE:
+                    _close(targets.pop(number))
                 elif number in targets:
-                    # The other side may have closed it; then that is what the sandbox is being told.
-                    with suppress(OSError):
-                        if kind == _DATA:
-                            targets[number].sendall(data)
-                        elif kind == _END:
-                            targets[number].shutdown(socket.SHUT_WR)
-                    if kind == _CLOSE:
-                        _end(targets.pop(number))
+                    _pass_on(kind, data, targets[number])
         finally:
             for target in targets.values():
-                _end(target)
+                _close(target)
 
     def _connect(self, number: int, targets: dict[int, socket.socket], stdin: IO[bytes]) -> None:
         try:
@@ -121,7 +122,7 @@ class Forward:
         ).start()
 
     def _copy(self, number: int, target: socket.socket, stdin: IO[bytes]) -> None:
-        """What the harness sends, in a thread of its own."""
+        """Copy data from the harness to the sandbox. This runs in its own thread."""
         with suppress(OSError, ValueError, SandboxError):
             with suppress(ConnectionError):
                 while data := target.recv(_PIECE_BYTES):
@@ -129,14 +130,23 @@ class Forward:
             self._send(stdin, number, _END)
 
     def _send(self, stdin: IO[bytes], number: int, kind: int, data: bytes = b"") -> None:
-        rest = memoryview(_HEADER.pack(number, kind, len(data)) + data)
+        unsent = memoryview(_HEADER.pack(number, kind, len(data)) + data)
         with self._sending:
-            while rest:
-                rest = rest[stdin.write(rest) :]
+            while unsent:
+                unsent = unsent[stdin.write(unsent) :]
 
 
-def _end(target: socket.socket) -> None:
-    """Also for the thread that reads from it."""
+def _pass_on(kind: int, data: bytes, target: socket.socket) -> None:
+    # If the other side has closed the connection, the sandbox gets a frame about that anyway.
+    with suppress(OSError):
+        if kind == _DATA:
+            target.sendall(data)
+        elif kind == _END:
+            target.shutdown(socket.SHUT_WR)
+
+
+def _close(target: socket.socket) -> None:
+    """Close a connection, and end the thread that reads from it."""
     with suppress(OSError):
         target.shutdown(socket.SHUT_RDWR)
     target.close()

@@ -1,10 +1,12 @@
-"""The worker's side of the protocol, for agents in Python (3.9 or newer): this one file, nothing else of ours. Copy it.
+"""The worker's side of the protocol, for agents in Python 3.9 or newer.
+
+It needs nothing but this file, which you may copy.
 
 from client import connect
 
 harness = connect()
-print(harness.start["prompt"])             # prints go to stderr: stdout is the protocol's
-result = harness.exec("ls")                # one step of the agent, in its sandbox
+print(harness.start["prompt"])             # goes to stderr: stdout is for the protocol
+result = harness.exec("ls")                # is one step of the agent, in its sandbox
 harness.reply("I am done.", cost=0.002, prompt_tokens=800, completion_tokens=5)
 harness.done()
 """
@@ -20,33 +22,38 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
+JsonObject = dict[str, Any]
 MAX_ARGUMENT_BYTES = 100_000
-"""One argument of a command may not have more than 128 KiB: longer commands go through a file."""
+"""Longer commands go through a file: Linux allows 128 KiB for one argument."""
 MODEL_CALL_SECONDS = 3600
-"""For frameworks: the gateway decides how long a provider may take."""
+"""Timeout of frameworks for a model call. It is long, because the gateway has its own."""
 _RESTORE = """\
 exec 2>&1
 _cb={folder}
 if [ -e "$_cb/state" ]; then . "$_cb/state"; else mkdir -p "$_cb"; cd {start} || exit; fi
-trap '_cb_code=$?; trap - EXIT; {{ export -p; declare -f; printf "cd %q\\n" "$PWD"; }} >"$_cb/state.new" &&
+trap '_cb_code=$?; trap - EXIT
+    {{ export -p; declare -f; printf "cd %q\\n" "$PWD"; }} >"$_cb/state.new" &&
     mv "$_cb/state.new" "$_cb/state"; exit $_cb_code' EXIT
 """
 
 
 class BadRequest(Exception):
-    """It cannot be asked for like that."""
+    """The harness does not accept the request."""
 
 
 class BadConfig(Exception):
-    """What is wrong with the agent config, in one line for the user; raised by an agent's own `work`."""
+    """The agent config is invalid. Workers raise it with one line for the user."""
 
 
 class Ended(BaseException):
-    """The agent is over: save things and exit. (Frameworks would take an Exception for a tool's, and go on.)"""
+    """The agent has ended: save files and exit.
+
+    It is not an Exception, because frameworks would treat that as a tool's error and go on.
+    """
 
 
 class Result(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -56,21 +63,22 @@ class Result(NamedTuple):
 
     @property
     def output(self) -> str:
+        """Stdout, followed by stderr."""
         return self.stdout + self.stderr
 
 
 class Verdict(NamedTuple):
-    """How an agent ends: a worker's last message."""
+    """The end of an agent: a worker's last message."""
 
     type: str
-    """`done` or `failed`."""
+    """Either `done` or `failed`."""
     kind: str
-    """The agent's status if done; `user` or `infra` if failed."""
+    """Status of the agent if done; `user` or `infra` if failed."""
     message: str
 
 
 class Harness:
-    """The way to the sandbox, the teammates and the record. May be used from several threads."""
+    """The connection to the harness. It may be used from several threads."""
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO) -> None:
         self._requests = requests
@@ -78,10 +86,10 @@ class Harness:
         self._lock = threading.Lock()
         self._count = 0
         self._ended: str | None = None
-        self.start: dict[str, Any] = self._receive()
-        """The first message: prompt, model, config, limits, teammates, environment …"""
+        self.start: JsonObject = self._receive()
+        """First message: prompt, model, config, limits, teammates, environment and more."""
 
-    def exec(
+    def exec(  # noqa: PLR0913  # options of one command
         self,
         command: str,
         *,
@@ -91,12 +99,15 @@ class Harness:
         thought: str = "",
         shown: str = "",
     ) -> Result:
-        """A bash command in the repository. `step=False`: the framework's own doing, not a step of the agent."""
+        """Run a bash command in the repository.
+
+        `step=False` is for commands of the framework, which are not steps of the agent.
+        """
         answer = self._ask(
             "exec",
             command=command,
             timeout_seconds=timeout_seconds,
-            stdin_base64=_encoded(stdin),
+            stdin_base64=_encode(stdin),
             step=step,
             thought=thought,
             shown=shown,
@@ -104,28 +115,33 @@ class Harness:
         return Result(**answer)
 
     def read_file(self, path: str) -> bytes:
-        """FileNotFoundError where there is none."""
+        """Return the content of a file; FileNotFoundError if it does not exist."""
         return base64.b64decode(self._ask("read_file", path=path)["content_base64"])
 
     def write_file(
         self, path: str, data: bytes, *, step: bool = True, executable: bool = False
     ) -> None:
+        """Write a file."""
         self._ask(
-            "write_file", path=path, content_base64=_encoded(data), step=step, executable=executable
+            "write_file", path=path, content_base64=_encode(data), step=step, executable=executable
         )
 
     def send_message(self, to: str, text: str) -> Result:
-        """To a teammate, or `all`."""
+        """Send a message to a teammate, or to `all`."""
         return Result(**self._ask("send_message", to=to, text=text))
 
-    def incoming(self) -> list[dict[str, Any]]:
-        """Messages that came since the last call: from, text, sequence, timestamp; `shown` is for the model."""
+    def incoming(self) -> list[JsonObject]:
+        """Return the messages that have come since the last call.
+
+        Each has `from`, `text`, `sequence`, `timestamp`, and `shown`, the text for the model.
+        """
         return list(self._ask("incoming")["messages"])
 
     def wait_for_message(self, timeout_seconds: float) -> bool:
+        """Wait for a message. Return False if none comes in time."""
         return bool(self._ask("wait_for_message", timeout_seconds=timeout_seconds)["arrived"])
 
-    def reply(
+    def reply(  # noqa: PLR0913  # fields of the usage
         self,
         text: str,
         *,
@@ -137,7 +153,7 @@ class Harness:
         unpriced: bool = False,
         **more: Any,
     ) -> None:
-        """What the model said in one call, and what that call took. `more` goes on record as it is."""
+        """Record a model's reply and the usage of that call. `more` are further JSON values."""
         usage = {
             "cost": cost,
             "prompt_tokens": prompt_tokens,
@@ -149,26 +165,33 @@ class Harness:
         self._ask("reply", text=text, usage=usage, more=more)
 
     def tell(self, text: str, kind: str) -> None:
-        """For the record: what the framework told the model of its own accord."""
+        """Record a text that the framework itself sends to the model."""
         self._ask("tell", text=text, kind=kind)
 
     def think(self, text: str) -> None:
-        """For the record."""
+        """Record a thought of the agent."""
         self._ask("think", text=text)
 
     def check_limits(self) -> None:
-        """Before each attempt to ask a model. Called again before a `reply` or a step, the attempt has failed."""
+        """Check the limits. Call this before each attempt at a model call.
+
+        If it is called again before a `reply` or a step, the attempt has failed.
+        """
         self._ask("check_limits")
 
     def done(self, status: str = "submitted", message: str = "") -> None:
-        """The agent hands in its work; another status than `submitted` says why it ended otherwise."""
+        """Submit the agent's work. Another status is the reason why the agent ended otherwise."""
         self._send({"type": "done", "status": status, "message": message})
 
     def failed(self, kind: str, message: str) -> None:
-        """Not the agent's fault: `user` (a key that is refused: stops the run) or `infra` (is tried again)."""
+        """Report an error that is not the agent's.
+
+        `kind` is `user` for a problem that the user must solve, which stops the run, or `infra` for
+        a failure, after which the pair is run again.
+        """
         self._send({"type": "failed", "kind": kind, "message": message})
 
-    def _ask(self, method: str, **params: Any) -> dict[str, Any]:
+    def _ask(self, method: str, **params: Any) -> JsonObject:
         with self._lock:
             if self._ended is not None:
                 raise Ended(self._ended)
@@ -185,22 +208,23 @@ class Harness:
             self._ended = error["message"]
             raise Ended(self._ended)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: JsonObject) -> None:
         self._requests.write(json.dumps(message).encode() + b"\n")
         self._requests.flush()
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive(self) -> JsonObject:
         line = self._answers.readline()
         if not line:
-            self._ended = "the harness is gone"
+            self._ended = "the harness has ended"
             raise Ended(self._ended)
         return dict(json.loads(line))
 
 
 class Shell:
-    """For frameworks that expect a terminal: each command is a fresh bash, with what a terminal would carry over.
+    """A shell for frameworks that expect a terminal.
 
-    (The working directory, exported variables, functions.) Several may exist under different names.
+    Each command runs in a new bash. The working directory, exported variables and functions are
+    restored. There may be several shells with different names.
     """
 
     def __init__(self, harness: Harness, name: str = "main", start_folder: str = "") -> None:
@@ -211,7 +235,10 @@ class Shell:
     def run(
         self, command: str, *, timeout_seconds: float = 600.0, step: bool = True, thought: str = ""
     ) -> Result:
-        """stdout has everything, in the order in which it was written. A command that is ended leaves no trace."""
+        """Run a command. Its stdout contains stderr, too, in the order of writing.
+
+        A command that times out does not change the shell's state.
+        """
         preamble = _RESTORE.format(
             folder=shlex.quote(self._folder), start=shlex.quote(self._start_folder)
         )
@@ -225,12 +252,12 @@ class Shell:
         )
 
     def reset(self) -> None:
-        """As if nothing had been done in it."""
+        """Reset the shell to its initial state."""
         self._harness.exec(f"rm -rf {shlex.quote(self._folder)}", step=False)
 
 
 def connect() -> Harness:
-    """Take over stdin and stdout; what anything else prints goes to stderr, which is kept for people."""
+    """Take over stdin and stdout. All other output goes to stderr, which is logged."""
     answers = os.fdopen(os.dup(0), "rb")
     requests = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -244,7 +271,7 @@ def connect() -> Harness:
 
 
 def run_worker(work: Callable[[Harness], Verdict]) -> None:
-    """The whole of a worker: connected, at work, its end told."""
+    """Run a worker: connect, call `work`, and report the result."""
     harness = connect()
     try:
         verdict = work(harness)
@@ -252,8 +279,11 @@ def run_worker(work: Callable[[Harness], Verdict]) -> None:
         verdict = Verdict("failed", "user", f"agent config: {error}")
     except Ended:
         return
-    (harness.done if verdict.type == "done" else harness.failed)(verdict.kind, verdict.message)
+    if verdict.type == "done":
+        harness.done(verdict.kind, verdict.message)
+    else:
+        harness.failed(verdict.kind, verdict.message)
 
 
-def _encoded(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()

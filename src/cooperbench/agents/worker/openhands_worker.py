@@ -1,6 +1,7 @@
-"""The worker of the agent `openhands`, run in its environment: the SDK's Agent, LLM and Conversation on our sandbox.
+"""The worker of the agent `openhands`: the SDK's Agent, LLM and Conversation on our sandbox.
 
-The SDK's file editor works on a copy of the one file (or folder) in question, which is put back after.
+It runs in the environment of OpenHands. The SDK's file editor works on a copy of one file or
+folder, which is written back afterwards.
 """
 
 from __future__ import annotations
@@ -15,9 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-gc.disable()  # a third of the seconds that the imports below take would be the search for garbage
+gc.disable()  # garbage collections would take a third of the time of the imports below
 
-from client import MODEL_CALL_SECONDS, BadConfig, Harness, Shell, Verdict, run_worker
+from client import (
+    MODEL_CALL_SECONDS,
+    BadConfig,
+    Harness,
+    JsonObject,
+    Shell,
+    Verdict,
+    run_worker,
+)
 from openhands.sdk import LLM, Agent, Conversation, Event, TextContent
 from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.conversation.state import ConversationExecutionStatus
@@ -35,8 +44,8 @@ from openhands.tools.terminal.metadata import CmdOutputMetadata
 from pydantic import PrivateAttr
 
 _RECORD = "openhands"
-"""The folder with what the SDK itself writes down, beside trajectory.json."""
-_CONVERSATION = {
+"""Folder for files of the SDK, beside trajectory.json."""
+_CONVERSATION_SETTINGS = {
     "max_iteration_per_run",
     "stuck_detection",
     "stuck_detection_thresholds",
@@ -44,46 +53,58 @@ _CONVERSATION = {
 }
 _SECTIONS = {"llm", "agent", "conversation", "tools", "terminal"}
 _TERMINAL_SECONDS = 300.0
+_LIMITS = {"MaxIterationsReached": "step_limit", "MaxBudgetReached": "cost_limit"}
 _TERMINAL_NOTE = """
 
 ### In this environment
-* Commands run in {repo_dir}. A command has {seconds:g} seconds, or its `timeout`; then it is ended with all it started.
-* Commands get no input: `is_input` is of no use here.
+* Commands run in {repo_dir}. A command has {seconds:g} seconds, or its `timeout`; then it is ended
+  with everything that it started.
+* Commands get no input: `is_input` has no effect here.
 """
-_LOOK = (
-    "if [ -d {path} ]; then echo folder; find -L {path} -maxdepth 2 -printf '%y %p\\n' 2>/dev/null; "
-    "elif [ -x {path} ]; then echo program; elif [ -e {path} ]; then echo file; else echo nothing; fi"
-)
+_INSPECT = """
+if [ -d {path} ]; then echo folder; find -L {path} -maxdepth 2 -printf '%y %p\\n' 2>/dev/null
+elif [ -x {path} ]; then echo program
+elif [ -e {path} ]; then echo file
+else echo nothing
+fi
+"""
+"""Prints the kind of a path; for a folder also its entries."""
 
 
 class TeammateAgent(Agent):
-    """The SDK's agent; what teammates write comes in between two steps. Its tools find the harness here."""
+    """The SDK's agent. Teammates' messages are added between two steps; tools use its harness."""
 
     _harness: Harness = PrivateAttr()
     _terminal_seconds: float = PrivateAttr()
 
     @property
     def prompt_dir(self) -> str:
-        """The SDK's own, which it would look for beside this file."""
+        """The SDK's own folder, which the SDK would look for beside this file."""
         return str(Path(inspect.getfile(Agent)).parent / "prompts")
 
     def step(self, conversation: Any, *args: Any, **kwargs: Any) -> None:
+        """Take one step."""
         for message in self._harness.incoming():
             conversation.send_message(message["shown"], sender=message["from"])
         super().step(conversation, *args, **kwargs)
 
 
 class SandboxTerminal(ToolExecutor):
+    """Executes commands of the terminal tool in the sandbox."""
+
     def __init__(self, harness: Harness, seconds: float) -> None:
         self._shell = Shell(harness, "terminal")
         self._seconds = seconds
 
-    def __call__(self, action: TerminalAction, conversation: Any = None) -> TerminalObservation:  # noqa: ARG002
-        text, code, timed_out = (
-            "No command is running: here each one runs to its end, or its time limit.",
-            0,
-            False,
-        )
+    def __call__(
+        self,
+        action: TerminalAction,
+        conversation: Any = None,  # noqa: ARG002  # part of the protocol
+    ) -> TerminalObservation:
+        """Run a command, or reset the terminal."""
+        text = "No command is running: each one runs until it ends, or until its time limit."
+        code = 0
+        timed_out = False
         if action.reset:
             self._shell.reset()
             text = "The terminal has been reset."
@@ -103,12 +124,15 @@ class SandboxTerminal(ToolExecutor):
 
 
 class SandboxEditor(ToolExecutor):
+    """Executes actions of the SDK's file editor on copies of files of the sandbox."""
+
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
         self._copies = str(Path(os.environ["HOME"]) / "copies")
         self._editor = FileEditorExecutor(workspace_root=self._copies + harness.start["repo_dir"])
 
     def __call__(self, action: FileEditorAction, conversation: Any = None) -> FileEditorObservation:
+        """Execute one action of the editor."""
         if not action.path.startswith("/"):
             return self._in_sandbox(self._editor(action, conversation))
         path = posixpath.normpath(action.path)
@@ -122,16 +146,16 @@ class SandboxEditor(ToolExecutor):
         return self._in_sandbox(observation)
 
     def _fetch(self, path: str, copy: Path, *, is_step: bool) -> bool:
-        """Make the copy what the sandbox has; whether it is an executable file."""
+        """Copy a file or folder from the sandbox. Return whether it is an executable file."""
         shutil.rmtree(self._copies, ignore_errors=True)
         copy.parent.mkdir(parents=True)
-        look = _LOOK.format(path=shlex.quote(path))
-        found = self._harness.exec(look, step=is_step, shown=f"view {path}")
-        kind, *lines = found.stdout.splitlines()
+        command = _INSPECT.format(path=shlex.quote(path))
+        result = self._harness.exec(command, step=is_step, shown=f"view {path}")
+        kind, *lines = result.stdout.splitlines()
         if kind in ("file", "program"):
             copy.write_bytes(self._harness.read_file(path))
         for line in lines:
-            # Entries of a folder are only listed: their names are enough. Folders come before what is in them.
+            # The editor only lists a folder, so names are enough. Folders precede their entries.
             entry = Path(self._copies + posixpath.normpath(line[2:]))
             if line.startswith("d "):
                 entry.mkdir(exist_ok=True)
@@ -140,20 +164,23 @@ class SandboxEditor(ToolExecutor):
         return kind == "program"
 
     def _in_sandbox(self, observation: FileEditorObservation) -> FileEditorObservation:
-        """With the sandbox's paths in it."""
-        content = [
-            TextContent(text=part.text.replace(self._copies, ""))
-            if isinstance(part, TextContent)
-            else part
-            for part in observation.content
-        ]
+        """Return the observation with paths of the sandbox."""
+        content = []
+        for part in observation.content:
+            if isinstance(part, TextContent):
+                content.append(TextContent(text=part.text.replace(self._copies, "")))
+            else:
+                content.append(part)
         path = observation.path and observation.path.replace(self._copies, "")
         return observation.model_copy(update={"content": content, "path": path})
 
 
 class SandboxTerminalTool(TerminalTool):
+    """The SDK's terminal tool on the sandbox."""
+
     @classmethod
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:
+        """Return the tool."""
         harness, seconds = conv_state.agent._harness, conv_state.agent._terminal_seconds
         (tool,) = TerminalTool.create(conv_state, executor=SandboxTerminal(harness, seconds))
         note = _TERMINAL_NOTE.format(repo_dir=harness.start["repo_dir"], seconds=seconds)
@@ -161,13 +188,16 @@ class SandboxTerminalTool(TerminalTool):
 
 
 class SandboxFileEditorTool(FileEditorTool):
+    """The SDK's file editor on the sandbox."""
+
     @classmethod
     def create(cls, conv_state: Any) -> Sequence[ToolDefinition]:
+        """Return the tool."""
         harness = conv_state.agent._harness
         (tool,) = FileEditorTool.create(conv_state)
-        place, shown = str(conv_state.workspace.working_dir), str(harness.start["repo_dir"])
-        told = {"description": tool.description.replace(place, shown)}
-        return [tool.set_executor(SandboxEditor(harness)).model_copy(update=told)]
+        workspace, repo_dir = str(conv_state.workspace.working_dir), str(harness.start["repo_dir"])
+        changes = {"description": tool.description.replace(workspace, repo_dir)}
+        return [tool.set_executor(SandboxEditor(harness)).model_copy(update=changes)]
 
 
 _TOOLS = {
@@ -178,24 +208,25 @@ _TOOLS = {
 
 
 def work(harness: Harness) -> Verdict:
+    """Run the agent until its conversation ends."""
     config = harness.start["config"] or {}
     if not isinstance(config, dict) or not set(config) <= _SECTIONS:
-        raise BadConfig(f"it is a mapping with {', '.join(sorted(_SECTIONS))}, and nothing else")
+        raise BadConfig(f"it may only be a mapping with {', '.join(sorted(_SECTIONS))}")
     model = {"model": harness.start["model"], "usage_id": "agent", "timeout": MODEL_CALL_SECONDS}
     llm = LLM(**(model | section(config, "llm", set(LLM.model_fields))))
-    conversation = converse(harness, config, llm)
+    conversation = make_conversation(harness, config, llm)
     try:
         conversation.send_message(harness.start["prompt"])
         conversation.run()
     except ConversationRunError as error:
-        return broken_off(error.__cause__ or error, llm.model)
+        return verdict_of_error(error.__cause__ or error, llm.model)
     finally:
         conversation.close()
     return outcome(conversation)
 
 
-def broken_off(error: BaseException, model: str) -> Verdict:
-    """By the SDK itself: what a model call meant is known to the harness."""
+def verdict_of_error(error: BaseException, model: str) -> Verdict:
+    """Return the verdict for an error of the SDK. The harness knows about failed model calls."""
     if isinstance(error, faults.LLMContextWindowTooSmallError):
         return Verdict("failed", "user", f"model {model!r}: {error}")
     if isinstance(error, faults.LLMError):
@@ -203,22 +234,25 @@ def broken_off(error: BaseException, model: str) -> Verdict:
     return Verdict("failed", "infra", f"{type(error).__name__}: {error}")
 
 
-def section(config: dict[str, Any], name: str, known: set[str]) -> dict[str, Any]:
+def section(config: JsonObject, name: str, allowed: set[str]) -> JsonObject:
+    """Return a section of the config, after checking the names of its settings."""
     settings = config.get(name) or {}
     if not isinstance(settings, dict):
-        raise BadConfig(f"{name} is no mapping")
+        raise BadConfig(f"{name} is not a mapping")
     for key in settings:
-        if key not in known:
-            raise BadConfig(f"{name} has no setting {key!r}; there are: {', '.join(sorted(known))}")
+        if key not in allowed:
+            names = ", ".join(sorted(allowed))
+            raise BadConfig(f"{name} has no setting {key!r}; there are: {names}")
     return dict(settings)
 
 
-def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
+def make_conversation(harness: Harness, config: JsonObject, llm: LLM) -> Any:
+    """Return the SDK's conversation between the agent and its model."""
     workspace = Path(os.environ["HOME"]) / "workspace"
     workspace.mkdir()
     names = config.get("tools", list(_TOOLS))
     if not isinstance(names, list) or not set(names) <= set(_TOOLS):
-        raise BadConfig(f"tools is a list of {', '.join(_TOOLS)}, not {names!r}")
+        raise BadConfig(f"tools must be a list of {', '.join(_TOOLS)}, not {names!r}")
     for name in names:
         register_tool(_TOOLS[name].name, _TOOLS[name])
     settings = {
@@ -231,9 +265,9 @@ def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
     agent._harness = harness
     terminal = section(config, "terminal", {"timeout_seconds"})
     agent._terminal_seconds = float(terminal.get("timeout_seconds", _TERMINAL_SECONDS))
-    options = section(config, "conversation", _CONVERSATION)
+    options = section(config, "conversation", _CONVERSATION_SETTINGS)
     if harness.start["limits"]["steps"] is not None:
-        # The harness counts steps; this is only so that the SDK's own limit does not come first.
+        # The harness counts steps. Keep the SDK's own limit from ending the agent before.
         options.setdefault("max_iteration_per_run", 2 * int(harness.start["limits"]["steps"]) + 50)
 
     def on_event(event: Event) -> None:
@@ -254,24 +288,22 @@ def converse(harness: Harness, config: dict[str, Any], llm: LLM) -> Any:
 
 
 def outcome(conversation: Any) -> Verdict:
-    """How a conversation ended that ended by itself."""
+    """Return the verdict for a conversation that ended by itself."""
     status = conversation.state.execution_status
     if status == ConversationExecutionStatus.FINISHED:
         return Verdict("done", "submitted", "")
     if status == ConversationExecutionStatus.STUCK:
-        return Verdict("done", "stuck", "the framework found the agent going in circles")
+        return Verdict("done", "stuck", "the framework stopped the agent, which repeated itself")
     errors = [
         event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)
     ]
-    code, text = (
-        (errors[-1].code, errors[-1].detail) if errors else ("", f"it ended as {status.value}")
-    )
-    limit = {"MaxIterationsReached": "step_limit", "MaxBudgetReached": "cost_limit"}.get(code)
-    return (
-        Verdict("done", limit, f"{text} (agent config)")
-        if limit
-        else Verdict("failed", "infra", text)
-    )
+    if not errors:
+        return Verdict("failed", "infra", f"it ended as {status.value}")
+    last_error = errors[-1]
+    limit = _LIMITS.get(last_error.code)
+    if limit:
+        return Verdict("done", limit, f"{last_error.detail} (agent config)")
+    return Verdict("failed", "infra", last_error.detail)
 
 
 gc.freeze()

@@ -113,7 +113,7 @@ def test_a_provider_that_fails_for_a_while(tmp_path: Path, server: ModelServer) 
 
 
 def test_a_key_that_is_refused_stops_the_run(tmp_path: Path, server: ModelServer) -> None:
-    with pytest.raises(UserError, match="does not accept the key"):
+    with pytest.raises(UserError, match="rejects the API key"):
         solo(tmp_path, server, "codex", [error(401)] * 9)
 
 
@@ -192,7 +192,7 @@ def test_what_cannot_work_is_said_beforehand(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     CodexAgent().check_model("openai/gpt-5", None)
     with pytest.raises(
-        UserError, match="cannot call tools, says LiteLLM; codex needs one that can"
+        UserError, match="cannot call tools according to LiteLLM; codex needs a model that can"
     ):
         CodexAgent().check_model("openai/text-embedding-3-small", None)
     for text in ("agent: {}", "model: {name: x}", "model: {model_kwargs: 3}", "3"):

@@ -218,7 +218,7 @@ def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: Mo
         ({"tools": ["browser"]}, "tools is a list of terminal, file_editor, task_tracker"),
         (
             {"large": {}},
-            "a mapping with agent, conversation, llm, terminal, tools, and nothing else",
+            "it may only be a mapping with agent, conversation, llm, terminal, tools",
         ),
     ],
 )
@@ -231,5 +231,5 @@ def test_settings_that_are_none_stop_the_run(
 
 def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> None:
     server.script("", [error(401)])
-    with pytest.raises(UserError, match="does not accept the key"):
+    with pytest.raises(UserError, match="rejects the API key"):
         play(tmp_path, server, setting="solo")

@@ -167,7 +167,7 @@ def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
 
 def test_a_refused_key_stops_the_run(tmp_path: Path, server: ModelServer) -> None:
     server.script("", lambda request: error(401))
-    with pytest.raises(UserError, match="does not accept the key"):
+    with pytest.raises(UserError, match="rejects the API key"):
         play(tmp_path, server, setting="solo")
 
 

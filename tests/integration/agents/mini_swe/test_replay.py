@@ -102,8 +102,8 @@ def test_an_agent_that_sees_something_else_ends_where_it_does(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"agent": "replay_model"}, "-a replay_model and --from RUN go together"),
-        ({"agent": "oracle", "replay_from": "r"}, "-a replay_model and --from RUN go together"),
+        ({"agent": "replay_model"}, "-a replay_model and --from RUN belong together"),
+        ({"agent": "oracle", "replay_from": "r"}, "-a replay_model and --from RUN belong together"),
         ({"agent": "replay_model", "replay_from": "none"}, "there is no run 'none' in"),
         (
             {"agent": "replay_model", "replay_from": "r"},

@@ -59,9 +59,9 @@ def test_what_passes_is_tried_again_and_nobody_else_tries_too(
     assert record["status"] == "submitted"
     assert (record["model_calls"], record["steps"], left.result["attempt"]) == (2, 2, 1)
     assert len(server.requests) == len(failures) + 2
-    assert (left.folder / "solo.log").read_text().count("model call failed, again in") == len(
-        failures
-    )
+    assert (left.folder / "solo.log").read_text().count(
+        "model call failed, next attempt in"
+    ) == len(failures)
 
 
 def test_retry_after_is_honoured(tmp_path: Path, server: ModelServer) -> None:
@@ -83,7 +83,7 @@ def test_an_outage_is_nobodys_score(
     monkeypatch.setattr(cooperbench.retry, "FIRST_PAUSE_SECONDS", 0.01)
     left = run_solo(tmp_path, server, lambda _: reply)
     assert left.result["status"] == "error"
-    assert "did not answer in 1 attempts" in json.dumps(left.result)
+    assert "did not reply in 1 attempts" in json.dumps(left.result)
     # A pair is tried three times; the call itself was not to be tried again.
     assert len(server.requests) == 3
 
@@ -119,7 +119,7 @@ def test_an_outage_does_not_end_as_the_agents_time_limit(
     (folder,) = tmp_path.glob("logs/r/coop/*/*/f1_f2")
     result = json.loads((folder / "result.json").read_text())
     assert (result["status"], result["infrastructure"]) == ("error", True)
-    assert "answer" in result["error"]
+    assert "repl" in result["error"]
     assert not (folder / "eval.json").exists()
     server.script("You are agent1", [act(TEXT, patching(golden(1))), act(TEXT, SUBMIT)])
     server.script("You are agent2", [act(TOOLS, patching(golden(2))), act(TOOLS, SUBMIT)])
@@ -146,18 +146,18 @@ def test_waiting_for_a_provider_that_fails_is_not_the_agents_time(
     [
         (
             error(401, f"Incorrect API key provided: {KEY}"),
-            r"does not accept the key: Incorrect API key provided: \[redacted",
+            r"rejects the API key: Incorrect API key provided: \[redacted",
         ),
-        (error(403), "does not allow it"),
+        (error(403), "denies access"),
         (
             error(404, "The model `scripted` does not exist", code="model_not_found"),
-            "does not have it",
+            "does not have this model",
         ),
         (
             error(429, "You exceeded your current quota.", code="insufficient_quota"),
             "account's quota is exhausted",
         ),
-        (error(400, "Unknown parameter: 'temprature'"), "refuses the request: .*temprature"),
+        (error(400, "Unknown parameter: 'temprature'"), "rejects the request: .*temprature"),
     ],
 )
 def test_what_no_pair_would_fare_better_with_stops_the_run_with_one_line(
@@ -279,5 +279,5 @@ def test_an_error_of_no_known_kind_is_an_outage(
     def call() -> None:
         raise seen
 
-    with pytest.raises(InfraError, match="did not answer in 1 attempts"):
+    with pytest.raises(InfraError, match="did not reply in 1 attempts"):
         ask("m", call, first_call=True)

@@ -152,7 +152,7 @@ def test_time_runs_out_for_an_agent_that_only_thinks(tmp_path: Path) -> None:
     [
         (
             "harness.check_limits(); time.sleep(60)",
-            "has not answered by 1 s after the time limit of 1.5 s",
+            "has not replied 1 s after the time limit of 1.5 s",
         ),
         ("while True: harness.check_limits(); time.sleep(0.1)", "has failed for 1 s"),
     ],
@@ -197,19 +197,19 @@ def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Pat
     [
         (
             "harness.exec('true'); sys.exit('out of ideas')",
-            "ended with exit code 1 in mid-work: out of ideas",
+            "ended with exit code 1 unexpectedly: out of ideas",
         ),
         ("os.kill(os.getpid(), 9)", "exit code 137"),
         (
             "os.write(harness._requests.fileno(), b'Hello there\\n'); time.sleep(60)",
-            "what is no message",
+            "something else than a message",
         ),
         ("harness._send({'type': 'dance'}); time.sleep(60)", "unknown type: 'dance'"),
         (
             "import sys; sys.stderr.write('a warning\\n'); harness.failed('infra', 'the provider is down')",
             "the worker failed: the provider is down",
         ),
-        ("harness.done('so <bad>')", "a status that is none"),
+        ("harness.done('so <bad>')", "an invalid status"),
     ],
 )
 def test_a_worker_that_breaks_is_not_scored(tmp_path: Path, body: str, said: str) -> None:
@@ -224,7 +224,7 @@ def test_a_worker_that_says_nothing_or_too_much_is_given_up(
     with monkeypatch.context() as patch:
         patch.setattr(WorkerAgent, "silence_seconds", 0.5)
         assert (
-            "not been heard of for 0.5 s"
+            "has sent nothing for 0.5 s"
             in solo(tmp_path, "time.sleep(60)", run_name="q").result["error"]
         )
     monkeypatch.setattr("cooperbench.agents.worker.worker_process.LINE_BYTES", 100_000)
