@@ -39,7 +39,11 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-unit integration external: $(VENV)/.dev
+# Unit tests hardly ever wait, and each process spends seconds on imports.
+unit: $(VENV)/.dev
+	$(PYTEST) -n $(shell getconf _NPROCESSORS_ONLN) tests/unit
+
+integration external: $(VENV)/.dev
 	$(PYTEST) tests/$@
 
 chaos: $(VENV)/.dev

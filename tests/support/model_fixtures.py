@@ -33,6 +33,7 @@ _OTHERS_WARNINGS = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist then finds the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(_GO_THROUGH_LITELLM):
