@@ -229,7 +229,7 @@ def _check_google_services() -> str:
     settings = read_settings()
     answers = []
     try:
-        for service, probe in probes(settings, make_bucket=False).items():
+        for service, probe in probes(settings, create_bucket=False).items():
             answers.append(f"{service}: {probe()}")
     except CooperBenchError as error:
         raise _CheckFailed.from_error(Status.BROKEN, error) from error

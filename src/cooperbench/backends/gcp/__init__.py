@@ -1,6 +1,7 @@
-"""The `gcp` backend: agents' sandboxes in containers on machines of Compute Engine, evaluations as one Batch job.
+"""The `gcp` backend: agents in containers on Compute Engine, evaluations as one Batch job.
 
-What can be set is said in `settings.py`, how machines are shared in `machines.py`. Importing this imports no client.
+`settings.py` declares the settings, and `machines.py` describes how machines are shared. Importing
+this package does not import Google's clients.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CLIENTS = ("docker", "google.cloud.compute_v1", "google.cloud.batch_v1", "googl
 
 
 class GCPBatchBackend(Backend):
-    """With `batch_settings` evaluations of a run go to Google Batch, in the end, all together."""
+    """Sandboxes on Compute Engine; with `batch_settings`, evaluations go to Batch all together."""
 
     capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
     options: ClassVar = ("image_template",)
@@ -42,7 +43,7 @@ class GCPBatchBackend(Backend):
         machine_type: str | None = None,
         **settings: object,
     ) -> None:
-        """UserError where the clients or a project are missing; nothing is connected to before it is needed."""
+        """Read the settings; UserError if the clients or a project are missing."""
         require_clients()
         self.settings: GcpSettings = read_settings(
             project=project_id, region=region, machine_type=machine_type, **settings
@@ -52,19 +53,22 @@ class GCPBatchBackend(Backend):
         self._lock = threading.Lock()
         self._fleet: Fleet | None = None
         self._used = ResourceUse(what="machine")
-        """By machines of fleets that are closed."""
+        """Resources used by machines of closed fleets."""
 
     def check(self) -> None:
-        """Does Compute Engine answer, and may we use it? What killed processes left behind is then deleted."""
+        """Connect to Compute Engine, and delete what killed processes left behind.
+
+        Raises UserError or InfraError if Google does not answer or does not permit it.
+        """
         self._connected()
 
     def prepare(self, task: Task) -> Image:
-        """What the task's image is; each machine that needs it pulls or builds it then."""
+        """Name the task's image; each machine pulls or builds it when it needs it."""
         name = image_name(task, self.settings.image_template or PUBLISHED_TEMPLATE)
         reference = f"{task.label}={name}"
         digest = ""
         if read_docker_settings().pull != "never":
-            # A registry that wants to be signed in to tells no digest.
+            # A registry that requires authentication does not tell the digest.
             with contextlib.suppress(InfraError):
                 digest = resolve_digest(name)
         self._tasks[reference] = self._tasks[reference + AGENTS_SUFFIX] = task
@@ -78,41 +82,44 @@ class GCPBatchBackend(Backend):
         *,
         options: SandboxOptions | None = None,
     ) -> DockerSandbox:
-        """`image`: what `prepare` gave, or a name that a registry knows."""
+        """Start a sandbox from an image of `prepare`, or from a registry name."""
         options = options or SandboxOptions()
         task = self._tasks.get(image)
         machine = self._connected().place(str(options.labels.get("run", "")), task, timeout)
         return machine.create_promised(image, task, timeout, workdir, options)
 
     def resource_use(self) -> ResourceUse:
-        """What the machines of this object have used so far. Batch jobs are not counted."""
+        """Return the resources used by the machines so far. Batch jobs are not counted."""
         with self._lock:
-            return self._used + self._fleet.resource_use() if self._fleet else self._used
+            if self._fleet is None:
+                return self._used
+            return self._used + self._fleet.resource_use()
 
     def interrupt(self) -> None:
+        """Stop waiting for machines."""
         fleet = self._fleet
         if fleet is not None:
             fleet.stopped.set()
 
     @staticmethod
     def clean() -> list[str]:
-        """For `cooperbench clean`: remove what killed processes left; a line for each thing that was there."""
+        """Remove what killed processes left (`cooperbench clean`); return a line for each item."""
         settings = read_settings()
         removed = [f"machine {name}" for name in Compute(settings).remove_leftovers()]
         return removed + [f"job {name}" for name in remove_leftover_jobs(settings)]
 
     def close(self) -> None:
-        """Delete all machines. Google is connected to again when it is used again."""
+        """Delete all machines. The next use connects again."""
         fleet = self._fleet
         if fleet is not None:
-            # Whoever is interrupted here calls again.
+            # If this is interrupted, the caller closes again.
             fleet.close()
             with self._lock:
                 self._used += fleet.resource_use()
                 self._fleet = None
 
     def _connected(self) -> Fleet:
-        """Connects when first called."""
+        """Return the fleet; the first call connects."""
         with self._lock:
             if self._fleet is None or self._fleet.process != os.getpid():
                 self._fleet = Fleet(self.settings)
@@ -120,9 +127,10 @@ class GCPBatchBackend(Backend):
 
 
 def require_clients() -> None:
+    """Raise UserError if a client library is not installed."""
     try:
-        installed = all(map(find_spec, _CLIENTS))
+        is_installed = all(find_spec(name) is not None for name in _CLIENTS)
     except ModuleNotFoundError:
-        installed = False
-    if not installed:
+        is_installed = False
+    if not is_installed:
         raise UserError(NOT_INSTALLED)

@@ -1,4 +1,4 @@
-"""Compute Engine, as the harness uses it: machines made, looked at, listed and deleted."""
+"""Machines of Compute Engine: create, inspect, list and delete them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from cooperbench.backends.gcp.google_clients import (
     CALL_SECONDS,
-    ask,
+    call,
     client_options,
-    faults,
     host_filter,
-    patient,
     resource_labels,
-    translated,
+    retry_policy,
+    translate,
+    translated_errors,
 )
 from cooperbench.backends.ownership import is_leftover
 from cooperbench.errors import CooperBenchError, SandboxTimeout, UserError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SSH_USER = "cooperbench"
 _BOOT_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
 _ABANDONED_SECONDS = 900
-"""A machine that nobody is connected to for this long shuts itself down."""
+"""A machine without a connection for this long shuts itself down."""
 _OPERATION_SECONDS = 300.0
 _log = logging.getLogger("cooperbench")
 
@@ -43,7 +43,7 @@ class Compute:
 
     def __init__(self, settings: GcpSettings) -> None:
         self._settings = settings
-        with faults("connecting to Compute Engine"):
+        with translated_errors("connecting to Compute Engine"):
             from google.cloud import compute_v1
 
             options = client_options()
@@ -54,85 +54,100 @@ class Compute:
         self._zone = self._project | {"zone": settings.zone}
 
     def machine_type(self, name: str) -> compute_v1.MachineType:
-        """UserError where the project, the zone, the type or the right to use them is missing."""
-        what = f"{name} machines in {self._settings.zone} of {self._settings.project}"
-        found = ask(f"asking for {what}", self._types.get, machine_type=name, **self._zone)
-        if found is None:
-            raise UserError(f"Google knows no {what}: choose others with cooperbench config gcp")
-        return found
+        """Return a machine type; UserError if it or a permission is missing."""
+        machines = f"{name} machines in {self._settings.zone} of {self._settings.project}"
+        machine_type = call(
+            f"looking up {machines}", self._types.get, machine_type=name, **self._zone
+        )
+        if machine_type is None:
+            raise UserError(
+                f"Google has no {machines}: choose another type with cooperbench config gcp"
+            )
+        return machine_type
 
     def create(self, machine: compute_v1.Instance) -> None:
-        """Until Google has made the machine; it then boots. One that is there already is ours: its name is."""
+        """Create a machine and wait until Google has done so; it then boots.
+
+        If it exists, an earlier attempt has created it: names are unique.
+        """
         from google.api_core.exceptions import Conflict
         from google.cloud import compute_v1
 
-        doing = f"making the machine {machine.name} ({machine.machine_type})"
+        doing = f"creating the machine {machine.name} ({machine.machine_type})"
         deadline = time.monotonic() + _OPERATION_SECONDS
-        with faults(doing), suppress(Conflict):
+        with translated_errors(doing), suppress(Conflict):
             operation = self._instances.insert_unary(
-                instance_resource=machine, **self._zone, timeout=CALL_SECONDS, retry=patient()
+                instance_resource=machine,
+                **self._zone,
+                timeout=CALL_SECONDS,
+                retry=retry_policy(),
             )
             while operation.status != compute_v1.Operation.Status.DONE:
                 if time.monotonic() >= deadline:
-                    raise SandboxTimeout(f"{doing}: Google did not do it in time")
+                    raise SandboxTimeout(f"{doing}: not done within {_OPERATION_SECONDS:.0f} s")
                 operation = self._operations.wait(
                     operation=operation.name,
                     **self._zone,
                     timeout=CALL_SECONDS * 3,
-                    retry=patient(),
+                    retry=retry_policy(),
                 )
             if operation.error.errors:
                 first = operation.error.errors[0]
-                raise translated(RuntimeError(f"{first.code}: {first.message}"), doing)
+                raise translate(RuntimeError(f"{first.code}: {first.message}"), doing)
 
     def get(self, name: str) -> compute_v1.Instance:
-        with faults(f"asking for the machine {name}"):
+        """Return the current description of a machine."""
+        with translated_errors(f"reading the machine {name}"):
             return self._instances.get(
-                instance=name, **self._zone, timeout=CALL_SECONDS, retry=patient()
+                instance=name, **self._zone, timeout=CALL_SECONDS, retry=retry_policy()
             )
 
-    def attributes(self, name: str) -> dict[str, str]:
-        """What our start-up script has told so far."""
+    def guest_attributes(self, name: str) -> dict[str, str]:
+        """Return what our startup script has reported so far."""
         from google.cloud import compute_v1
 
         request = compute_v1.GetGuestAttributesInstanceRequest(
             instance=name, query_path="cooperbench/", **self._zone
         )
-        found = ask(
-            f"asking whether {name} is ready", self._instances.get_guest_attributes, request
+        attributes = call(
+            f"checking whether {name} is ready", self._instances.get_guest_attributes, request
         )
-        return {str(item.key): str(item.value) for item in found.query_value.items} if found else {}
+        if attributes is None:
+            return {}
+        return {str(item.key): str(item.value) for item in attributes.query_value.items}
 
     def delete(self, names: Iterable[str], zone: str = "") -> None:
-        """Their disks go with them; not waited for. One that cannot be deleted does not keep the others from it."""
-        place = self._zone | ({"zone": zone} if zone else {})
+        """Delete machines with their disks, without waiting; a failure does not stop the others."""
+        location = dict(self._zone)
+        if zone:
+            location["zone"] = zone
         for name in names:
             try:
-                ask(
+                call(
                     f"deleting the machine {name}",
                     self._instances.delete_unary,
                     instance=name,
-                    **place,
+                    **location,
                 )
             except CooperBenchError as error:
                 _log.warning("%s; cooperbench clean --backend gcp tries again", error)
 
     def remove_leftovers(self) -> list[str]:
-        """Delete the machines of processes of this user and machine that are gone; their names."""
+        """Delete the machines of this user's and machine's dead processes; return their names."""
         from google.cloud import compute_v1
 
         remove_abandoned()
         request = compute_v1.AggregatedListInstancesRequest(filter=host_filter(), **self._project)
-        with faults("listing the machines"):
+        with translated_errors("listing the machines"):
             zones = dict(
-                self._instances.aggregated_list(request, timeout=CALL_SECONDS, retry=patient())
+                self._instances.aggregated_list(request, timeout=CALL_SECONDS, retry=retry_policy())
             )
         removed = []
         for zone, part in zones.items():
             names = [
                 machine.name
                 for machine in part.instances
-                # One that is being deleted or shuts down is left to the next start.
+                # A machine that is stopping is left to the next start.
                 if machine.status != "STOPPING"
                 and is_leftover(machine.labels, running=machine.status != "TERMINATED")
             ]
@@ -141,14 +156,15 @@ class Compute:
         return removed
 
 
-def machine_of(
+def describe_machine(
     settings: GcpSettings, session: str, run_name: str, lifetime_seconds: int, public_key: str
 ) -> compute_v1.Instance:
-    """As Compute Engine wants to have it described."""
+    """Return the description from which Compute Engine creates a machine."""
     from google.cloud import compute_v1
 
     name = f"cooperbench-{session}-{secrets.token_hex(3)}"
-    zone, labels = f"zones/{settings.zone}", resource_labels(run_name, "agents")
+    zone = f"zones/{settings.zone}"
+    labels = resource_labels(run_name, "agents")
     interface = settings.network_interface
     if settings.public_address:
         interface["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
@@ -160,7 +176,7 @@ def machine_of(
     }
     metadata = {
         "startup-script": resources.files(__package__).joinpath("startup.sh").read_text("utf-8"),
-        # Only the key of this run opens it.
+        # Only the key of this run grants access.
         "ssh-keys": f"{SSH_USER}:{public_key}",
         "block-project-ssh-keys": "TRUE",
         "enable-oslogin": "FALSE",
@@ -175,7 +191,7 @@ def machine_of(
             "disks": [{"boot": True, "auto_delete": True, "initialize_params": disk}],
             "network_interfaces": [interface],
             "scheduling": {
-                # Whatever becomes of us, it ends by itself, and nothing is left to pay for.
+                # Google deletes the machine even if the harness is gone.
                 "max_run_duration": {"seconds": lifetime_seconds},
                 "instance_termination_action": "DELETE",
                 "provisioning_model": "SPOT" if settings.spot else "STANDARD",

@@ -1,6 +1,6 @@
-"""What all of Google's APIs have in common: how clients are made and asked, what goes wrong, and labels.
+"""Shared by all of Google's APIs: options of clients, calls with retries, errors, and labels.
 
-Everything that we make has labels and is found by them: nothing without our labels is touched.
+Everything that we create has labels. Nothing without our labels is ever touched.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import re
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cooperbench.backends.ownership import HOST_LABEL, this_owner
 from cooperbench.errors import CooperBenchError, InfraError, UserError
@@ -25,11 +25,11 @@ T = TypeVar("T")
 COMPUTE_ENDPOINT_VARIABLE = "COOPERBENCH_GCP_COMPUTE_ENDPOINT"
 BATCH_ENDPOINT_VARIABLE = "COOPERBENCH_GCP_BATCH_ENDPOINT"
 STORAGE_ENDPOINT_VARIABLE = "STORAGE_EMULATOR_HOST"
-"""The client's own variable."""
+"""The variable that Google's own client reads."""
 OURS = "cooperbench"
 RUN = "cooperbench-run"
 PURPOSE = "cooperbench-purpose"
-"""The names of labels, besides those of the owner."""
+"""Names of labels; the owner's labels come in addition."""
 CALL_SECONDS = 60.0
 SIGN_IN = "gcloud auth application-default login"
 NOT_INSTALLED = (
@@ -37,151 +37,195 @@ NOT_INSTALLED = (
     " or use --backend local or --backend docker"
 )
 _LIBRARIES = ("google", "requests", "urllib3", "grpc")
-_MAX_WORDS = 300
+_MAX_MESSAGE = 300
 _MAX_LABEL = 63
 _RETRY_SECONDS = 120.0
 
 
 class QuotaExceeded(UserError):
-    """The project may not have more of it."""
+    """A quota of the project is exhausted."""
 
 
 class OutOfMachines(InfraError):
-    """The zone has none of that type just now."""
+    """The zone has no machine of the requested type at the moment."""
 
 
 class NotFound(InfraError):
-    """Google does not know it, or not any more."""
+    """The resource does not exist, or not any more."""
 
 
 class Unavailable(InfraError):
-    """Google did not answer, or said that it cannot just now. Worth another try."""
+    """Google did not answer or is temporarily unable to. A retry may help."""
 
 
-_FAULTS: tuple[tuple[type[CooperBenchError], str, str], ...] = (
-    (
+class _ErrorRule(NamedTuple):
+    """A kind of error, recognized by its HTTP status or its text."""
+
+    error: type[CooperBenchError]
+    pattern: re.Pattern[str]
+    message: str
+    """Our message, with {reason}, {service} and {project}."""
+
+
+def _rule(error: type[CooperBenchError], pattern: str, message: str) -> _ErrorRule:
+    return _ErrorRule(error, re.compile(pattern, re.IGNORECASE | re.VERBOSE), message)
+
+
+_ERROR_RULES = (
+    _rule(
         UserError,
-        r"^401 |google\.auth\.exceptions\.(?!TransportError)|invalid_grant|reauth|default credentials",
-        f"Authentication failed ({{words}}): {SIGN_IN}",
+        r"""
+        ^401\s
+        | google\.auth\.exceptions\.(?!TransportError)
+        | invalid_grant | reauth | default\ credentials
+        """,
+        f"Authentication failed ({{reason}}): {SIGN_IN}",
     ),
-    (
+    _rule(
         UserError,
-        r"\bbilling\b|BILLING_DISABLED",
-        "billing is not enabled ({words}): gcloud billing projects link PROJECT --billing-account ACCOUNT",
+        r"\bbilling\b | BILLING_DISABLED",
+        "billing is not enabled ({reason}):"
+        " gcloud billing projects link PROJECT --billing-account ACCOUNT",
     ),
-    (
+    _rule(
         UserError,
-        r"SERVICE_DISABLED|accessNotConfigured|has not been used in project|API .*is disabled|is not enabled",
+        r"""
+        SERVICE_DISABLED | accessNotConfigured
+        | has\ not\ been\ used\ in\ project | API\ .*is\ disabled | is\ not\ enabled
+        """,
         "API not enabled ({service}): gcloud services enable {service}.googleapis.com{project}",
     ),
-    (
+    _rule(
         OutOfMachines,
-        r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|stockout",
-        "the zone has no such machines just now ({words}); set GCP_ZONE or GCP_MACHINE_TYPE",
+        r"ZONE_RESOURCE_POOL_EXHAUSTED | does\ not\ have\ enough\ resources | stockout",
+        "the zone has no such machines at the moment ({reason}); set GCP_ZONE or GCP_MACHINE_TYPE",
     ),
-    (
+    _rule(
         Unavailable,
-        r"^429 |rateLimitExceeded|RATE_LIMIT|per minute|rate limit|too many requests",
-        "rate limited by Google ({words}); reduce the concurrency with -c",
+        r"""
+        ^429\s | rateLimitExceeded | RATE_LIMIT
+        | per\ minute | rate\ limit | too\ many\ requests
+        """,
+        "rate limited by Google ({reason}); reduce the concurrency with -c",
     ),
-    (
+    _rule(
         QuotaExceeded,
-        r"\bquota\b|QUOTA_EXCEEDED|quotaExceeded",
-        "Insufficient quota ({words}): request more at https://console.cloud.google.com/iam-admin/quotas, or use -c",
+        r"\bquota\b | QUOTA_EXCEEDED | quotaExceeded",
+        "Insufficient quota ({reason}):"
+        " request more at https://console.cloud.google.com/iam-admin/quotas, or use -c",
     ),
-    (
+    _rule(
         UserError,
-        r"^403 ",
-        "the account may not do that ({words}): gcloud auth list tells whose it is",
+        r"^403\s",
+        "the account lacks permission ({reason}): gcloud auth list shows which account is used",
     ),
-    (NotFound, r"^404 ", "Google does not know it ({words})"),
-    (UserError, r"^(400|409|412|501) ", "Google refuses it: {words}"),
+    _rule(NotFound, r"^404\s", "not found at Google ({reason})"),
+    _rule(UserError, r"^(400|409|412|501)\s", "rejected by Google: {reason}"),
 )
-"""Kinds of refusals, told by the HTTP status or by what Google says; the first that fits counts."""
+"""Checked in order; the first match decides."""
+_SERVICE = re.compile(r"\b([a-z]+)\.googleapis\.com")
+_PROJECT = re.compile(r"projects?[/ =]+['\"]?([a-z0-9][a-z0-9-]{3,62})")
 
 
-def translated(error: Exception, doing: str) -> CooperBenchError:
-    """Our error for one of the clients, their transport or the operating system."""
+def translate(error: Exception, doing: str) -> CooperBenchError:
+    """Translate an error of a client, its transport or the operating system into one of ours."""
     if isinstance(error, ModuleNotFoundError):
         return UserError(NOT_INSTALLED)
-    words = re.sub(r"\s+", " ", str(error) or type(error).__name__)
-    words = re.sub(r"^\d{3} ((GET|POST|PUT|DELETE|PATCH) \S+: )?", "", words)
-    words = printable(words)[:_MAX_WORDS].strip()
-    kind, code = f"{type(error).__module__}.{type(error).__name__}", getattr(error, "code", None)
-    everything = (
-        f"{code} {kind} {error} {getattr(error, 'reason', '')} {getattr(error, 'errors', '')}"
-    )
-    service = (re.search(r"\b([a-z]+)\.googleapis\.com", everything) or ["", "compute"])[1]
-    named = re.search(r"projects?[/ =]+['\"]?([a-z0-9][a-z0-9-]{3,62})", everything)
-    project = f" --project {named[1]}" if named else ""
-    for fault, pattern, line in _FAULTS:
-        if re.search(pattern, everything, re.IGNORECASE):
-            return fault(f"{doing}: {line.format(words=words, service=service, project=project)}")
-    return Unavailable(f"{doing}: {words}")
+    reason = re.sub(r"\s+", " ", str(error) or type(error).__name__)
+    reason = re.sub(r"^\d{3} ((GET|POST|PUT|DELETE|PATCH) \S+: )?", "", reason)
+    reason = printable(reason)[:_MAX_MESSAGE].strip()
+    details = _error_details(error)
+    for rule in _ERROR_RULES:
+        if rule.pattern.search(details):
+            service = _SERVICE.search(details)
+            project = _PROJECT.search(details)
+            message = rule.message.format(
+                reason=reason,
+                service=service[1] if service else "compute",
+                project=f" --project {project[1]}" if project else "",
+            )
+            return rule.error(f"{doing}: {message}")
+    return Unavailable(f"{doing}: {reason}")
+
+
+def _error_details(error: Exception) -> str:
+    """Return everything an error says on one line: HTTP status, type, message, reason, causes."""
+    from google.api_core.exceptions import GoogleAPICallError
+
+    name = f"{type(error).__module__}.{type(error).__name__}"
+    if isinstance(error, GoogleAPICallError):
+        return f"{error.code} {name} {error} {error.reason or ''} {error.errors}"
+    return f"None {name} {error}"
 
 
 @contextmanager
-def faults(doing: str) -> Iterator[None]:
-    """Around calls and imports of Google's clients: turns their errors into ours."""
+def translated_errors(doing: str) -> Iterator[None]:
+    """Translate errors of Google's clients, also those of importing them."""
     try:
         yield
     except CooperBenchError:
         raise
     except Exception as error:
-        if not _is_theirs(error):
+        if not _is_client_error(error):
             raise
-        raise translated(error, doing) from error
+        raise translate(error, doing) from error
 
 
-def _is_theirs(error: Exception) -> bool:
+def _is_client_error(error: Exception) -> bool:
+    """Tell whether an error comes from a client library or the operating system."""
     if isinstance(error, ModuleNotFoundError):
         return (error.name or "").startswith("google")
     return isinstance(error, OSError) or type(error).__module__.split(".")[0] in _LIBRARIES
 
 
-def ask(doing: str, method: Callable[..., T], *request: Any, **arguments: Any) -> T | None:
-    """What a client's method answers, which may be called twice; None for what is not there."""
+def call(doing: str, method: Callable[..., T], *request: Any, **arguments: Any) -> T | None:
+    """Call an idempotent method of a client with retries; return None if nothing is found."""
     try:
-        with faults(doing):
-            return method(*request, **arguments, timeout=CALL_SECONDS, retry=patient())
+        with translated_errors(doing):
+            return method(*request, **arguments, timeout=CALL_SECONDS, retry=retry_policy())
     except NotFound:
         return None
 
 
 @cache
-def patient() -> Retry:
-    """For calls that may be made twice: again while Google does not answer or says that it is too much."""
+def retry_policy() -> Retry:
+    """Return the retry policy of idempotent calls: retry outages and rate limits."""
     from google.api_core.retry import Retry
 
-    def passes(error: Exception) -> bool:
-        return _is_theirs(error) and isinstance(translated(error, ""), Unavailable)
+    def _is_temporary(error: Exception) -> bool:
+        return _is_client_error(error) and isinstance(translate(error, ""), Unavailable)
 
-    return Retry(predicate=passes, initial=0.5, maximum=10.0, timeout=_RETRY_SECONDS)
+    return Retry(predicate=_is_temporary, initial=0.5, maximum=10.0, timeout=_RETRY_SECONDS)
 
 
 def client_options(variable: str = COMPUTE_ENDPOINT_VARIABLE) -> dict[str, Any]:
-    """For Google's clients. An endpoint without TLS is a server for tests: it gets no credentials."""
+    """Return the options of a client with the endpoint in an environment variable, if it is set.
+
+    An endpoint without TLS is a test server and gets no credentials.
+    """
     endpoint = os.environ.get(variable, "")
     if not endpoint:
         return {}
     from google.api_core.client_options import ClientOptions
     from google.auth import credentials
 
-    nobody: Any = credentials.AnonymousCredentials
-    anonymous = {"credentials": nobody()} if endpoint.startswith("http:") else {}
-    return {"client_options": ClientOptions(api_endpoint=endpoint), **anonymous}
+    options: dict[str, Any] = {"client_options": ClientOptions(api_endpoint=endpoint)}
+    if endpoint.startswith("http:"):
+        anonymous: Any = credentials.AnonymousCredentials
+        options["credentials"] = anonymous()
+    return options
 
 
 def resource_labels(run_name: str, purpose: str) -> dict[str, str]:
-    """For a job, a machine or a disk of this process; `run_name` is empty where there is none."""
+    """Return the labels of a job, a machine or a disk of this process."""
     return {OURS: "1", RUN: _label(run_name), PURPOSE: _label(purpose), **this_owner().labels}
 
 
 def _label(text: str) -> str:
-    """Google takes small letters, digits, `_` and `-`."""
+    """Return a text as a label, which has only lower-case letters, digits, `_` and `-`."""
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower())[:_MAX_LABEL].strip("-") or "-"
 
 
 def host_filter() -> str:
-    """As the APIs take it: what this user has made from this machine."""
+    """Return the filter for resources of this user from this machine, in the APIs' syntax."""
     return f'labels.{HOST_LABEL}="{this_owner().labels[HOST_LABEL]}"'

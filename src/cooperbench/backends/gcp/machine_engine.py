@@ -1,6 +1,7 @@
-"""Docker on a machine: its engine, whose socket `ssh` forwards to a local one, and what is different there.
+"""Docker on a machine: `ssh` forwards the engine's socket to a local one.
 
-The remote command of `ssh` only reads what we hold: when this process ends, so does `ssh`, and with it the sandboxes.
+The remote command of `ssh` reads stdin until it is closed. When this process ends, `ssh` ends too,
+and with it the sandboxes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from cooperbench.backends.docker.engine import Engine, EngineGone, open_api, translated
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.compute import SSH_USER
-from cooperbench.backends.gcp.google_clients import faults
+from cooperbench.backends.gcp.google_clients import translated_errors
 from cooperbench.errors import CooperBenchError, InfraError, SandboxDead, UserError
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import printable
@@ -32,17 +33,20 @@ _GOOGLE_REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io
 
 
 class Keys:
-    """An SSH key made for one session, in a folder that goes with it."""
+    """A temporary SSH key in a temporary folder."""
 
     def __init__(self) -> None:
+        """Create the key; UserError if ssh is not installed."""
         if shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
             raise UserError(
-                "machines are reached with ssh, which is not installed: sudo apt-get install openssh-client"
+                "the gcp backend needs ssh, which is not installed:"
+                " sudo apt-get install openssh-client"
             )
-        # The path of a socket may not be long.
-        usual = tempfile.gettempdir()
-        place = usual if len(usual) < _MAX_FOLDER else "/tmp"  # noqa: S108  # a folder of its own
-        self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=place))
+        parent = tempfile.gettempdir()
+        if len(parent) >= _MAX_FOLDER:
+            # Paths of sockets must be short.
+            parent = "/tmp"  # noqa: S108  # mkdtemp makes a private folder in it
+        self.folder = Path(tempfile.mkdtemp(prefix=owned_prefix("gcp"), dir=parent))
         self.private = self.folder / "key"
         options = ["-q", "-t", "ed25519", "-N", "", "-C", SSH_USER, "-f", str(self.private)]
         subprocess.run(["ssh-keygen", *options], stdin=subprocess.DEVNULL, check=True)
@@ -50,12 +54,12 @@ class Keys:
 
 
 class MachineEngine(Engine):
-    """The engine of a machine, through one SSH connection."""
+    """The Docker engine of a machine, through one SSH connection."""
 
     def __init__(
         self, keys: Keys, machine: str, address: str, host_key: str, stop: threading.Event
     ) -> None:
-        # Machines of one session have names of one length, which differ at the end.
+        # Names of machines in one fleet differ only at the end.
         socket = keys.folder / machine[-8:]
         self._errors = keys.folder / f"{machine}.log"
         known_hosts = keys.folder / f"{machine}.hosts"
@@ -64,7 +68,7 @@ class MachineEngine(Engine):
             "IdentityFile": keys.private,
             "IdentitiesOnly": "yes",
             "BatchMode": "yes",
-            # The host key is the one that the machine told Google: a server with another key is refused.
+            # The machine reported its host key to Google; a server with another key is rejected.
             "UserKnownHostsFile": known_hosts,
             "GlobalKnownHostsFile": "/dev/null",
             "HostKeyAlias": machine,
@@ -77,9 +81,11 @@ class MachineEngine(Engine):
             "ServerAliveCountMax": "8",
             "LogLevel": "ERROR",
         }
-        words = [word for option, value in options.items() for word in ("-o", f"{option}={value}")]
+        option_argv = []
+        for option, value in options.items():
+            option_argv += ["-o", f"{option}={value}"]
         forward = ["-L", f"{socket}:{_ENGINE_SOCKET}", f"{SSH_USER}@{address}", "cat >/dev/null"]
-        self._command = ["ssh", "-F", "/dev/null", "-T", *words, *forward]
+        self._command = ["ssh", "-F", "/dev/null", "-T", *option_argv, *forward]
         self._start_ssh()
         try:
             self._wait_for(socket, machine, stop)
@@ -93,34 +99,32 @@ class MachineEngine(Engine):
 
     @property
     def connected(self) -> bool:
+        """Whether the SSH connection is open."""
         return self._ssh.poll() is None
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
-        # Nobody would answer, and docker-py leaves the socket of a refused connection open.
+        """Translate errors, and fail at once if the SSH connection is lost."""
+        # docker-py would leave the socket of a refused connection open.
         if not self.connected:
             raise EngineGone(
-                f"{doing}: the connection to the {self.where} was lost: {self._last_words()}"
+                f"{doing}: the connection to the {self.where} was lost: {self._last_error()}"
             )
         with super().faults(doing):
             yield
 
     def close(self) -> None:
+        """End the SSH connection and close the client."""
         self._end_ssh()
         super().close()
 
     def _wait_for(self, socket: Path, machine: str, stop: threading.Event) -> None:
-        """Made by ssh once it is signed in. A machine that has just booted may refuse the first times."""
+        """Wait until ssh has created the socket. A new machine may reject the first attempts."""
         deadline = time.monotonic() + _CONNECT_SECONDS
         while not socket.exists():
-            if (
-                stop.is_set()
-                or time.monotonic() >= deadline
-                or "host key" in self._last_words().lower()
-            ):
-                raise InfraError(
-                    f"no SSH connection to {machine}: {self._last_words() or 'no answer'}"
-                )
+            error = self._last_error()
+            if stop.is_set() or time.monotonic() >= deadline or "host key" in error.lower():
+                raise InfraError(f"no SSH connection to {machine}: {error or 'no answer'}")
             if not self.connected:
                 self._end_ssh()
                 stop.wait(1.0)
@@ -134,7 +138,7 @@ class MachineEngine(Engine):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                # A Ctrl-C is for the harness, which then ends this in its own time.
+                # Ctrl-C must reach only the harness, which then ends ssh.
                 start_new_session=True,
             )
 
@@ -142,7 +146,8 @@ class MachineEngine(Engine):
         self._ssh.kill()
         self._ssh.communicate()
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
+        """Return the last line that ssh wrote to stderr."""
         lines = self._errors.read_text("utf-8", "replace").strip().splitlines()
         return printable(lines[-1])[:300] if lines else ""
 
@@ -155,23 +160,23 @@ class MachineSandbox(DockerSandbox):
         super().__init__(*args, **options)
 
     def death(self) -> SandboxDead:
-        """A machine that shuts down ends its containers too: that is not the agent's doing."""
+        """Return why the sandbox died; a machine that shut down is not the agent's doing."""
         if self._destroyed and not self._machine_is_running():
-            self._destroyed, self._end_reason = False, "its machine was shut down"
+            self._destroyed = False
+            self._end_reason = "its machine was shut down"
         return super().death()
 
 
 def google_hosts(names: Iterable[str]) -> list[str]:
-    """The registries of Google's among those of these images."""
-    return sorted(
-        {host for name in names if _GOOGLE_REGISTRY.fullmatch(host := name.partition("/")[0])}
-    )
+    """Return the registries of Google among the registries of these images."""
+    hosts = {name.partition("/")[0] for name in names}
+    return sorted(host for host in hosts if _GOOGLE_REGISTRY.fullmatch(host))
 
 
 def sign_in(api: Any, names: Iterable[str]) -> None:
-    """Let an engine's client (docker-py's) use the user's credentials at Google's registries of these images."""
+    """Log a docker-py client in to Google's registries of these images."""
     for host in google_hosts(names):
-        with faults("asking for a token for the registry"):
+        with translated_errors("requesting a token for the registry"):
             import google.auth
             from google.auth.transport.requests import Request
 

@@ -1,7 +1,7 @@
-"""Machines of Compute Engine: each from its creation to its deletion, and which sandbox goes to which of them.
+"""Machines of Compute Engine: their lifecycle, and the assignment of sandboxes to machines.
 
-Where the project may have no more machines, sandboxes share those that there are, even beyond their size: otherwise
-agents of two pairs could each hold one place and wait for another one for ever.
+If the project's quota allows no more machines, sandboxes share the existing ones, even beyond their
+size. Otherwise the agents of two pairs could each hold one slot and deadlock waiting for another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.containers import EngineSession
-from cooperbench.backends.gcp.compute import Compute, machine_of
+from cooperbench.backends.gcp.compute import Compute, describe_machine
 from cooperbench.backends.gcp.google_clients import OutOfMachines, QuotaExceeded
 from cooperbench.backends.gcp.machine_engine import Keys, MachineEngine, MachineSandbox, sign_in
 from cooperbench.errors import (
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from cooperbench.models import Image, Task
 
 AGENTS_SUFFIX = "#agents"
-"""Of the reference to a task's image: the one for agents."""
+"""Suffix of an image ref that selects the image for agents."""
 SPARE_SECONDS = 600
-"""Between the end of a sandbox's lifetime and that of its machine."""
+"""How much longer a machine lives than its longest sandbox."""
 LIFETIME_SECONDS = 12 * 3600
-"""After this Google deletes a machine, also if the harness is gone. One for longer sandboxes lives longer."""
+"""Lifetime after which Google deletes a machine, even if the harness is gone."""
 _CPUS_PER_SANDBOX = 2
 _BOOT_SECONDS = 600.0
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 _RUNNING = ("PROVISIONING", "STAGING", "RUNNING")
 _log = logging.getLogger("cooperbench")
 
 
 class Machine(DockerBackend):
-    """The docker backend on the engine of a machine, which `start` makes; nothing else may be used before."""
+    """The docker backend on the engine of a machine. Call `start` before anything else."""
 
     def __init__(
         self, fleet: Fleet, description: compute_v1.Instance, size: compute_v1.MachineType
@@ -71,30 +71,34 @@ class Machine(DockerBackend):
         self._sandbox_type = partial(MachineSandbox, self._is_running)
         self._prepared: SingleFlight[Task, Image] = SingleFlight()
         self.tasks: set[Task] = set()
-        """Those whose images it has."""
+        """Tasks whose images the machine has."""
         self.promised = 0
-        """Sandboxes that are being made on it."""
+        """Number of sandboxes that are being started on it."""
         self._to_be_started = threading.Lock()
         self._engine: Future[MachineEngine] = Future()
 
     @property
     def alive(self) -> bool:
-        started = self._engine
-        return not started.done() or (started.exception() is None and started.result().connected)
+        """Whether the machine is starting or connected."""
+        if not self._engine.done():
+            return True
+        return self._engine.exception() is None and self._engine.result().connected
 
     @property
-    def places_taken(self) -> int:
+    def slots_taken(self) -> int:
+        """Number of open and promised sandboxes."""
         return self.promised + len(self._open)
 
     @property
     def machine_use(self) -> ResourceUse:
-        """Until now, or until it was closed."""
+        """The resources used until now, or until the machine was closed."""
         seconds = (self.ended_at or time.monotonic()) - self._started_at
-        vcpus, gib = self._size.guest_cpus, self._size.memory_mb / 1024
+        vcpus = self._size.guest_cpus
+        gib = self._size.memory_mb / 1024
         return ResourceUse(1, "machine", seconds, seconds * vcpus, seconds * gib)
 
     def start(self) -> None:
-        """Called by all that need it: the first one makes it, the others wait."""
+        """Create the machine, or wait for the thread that is creating it."""
         if self._to_be_started.acquire(blocking=False):
             try:
                 self._engine.set_result(self._boot())
@@ -107,9 +111,9 @@ class Machine(DockerBackend):
         fleet.compute.create(self._description)
         host_key = self._wait_until_ready()
         interface = fleet.compute.get(self.name).network_interfaces[0]
-        public = [one.nat_i_p for one in interface.access_configs if one.nat_i_p]
-        # Without a public address the harness runs inside the VPC.
-        address = public[0] if public else interface.network_i_p
+        public_addresses = [config.nat_i_p for config in interface.access_configs if config.nat_i_p]
+        # Without a public address, the harness runs inside the VPC.
+        address = public_addresses[0] if public_addresses else interface.network_i_p
         engine = MachineEngine(fleet.keys, self.name, address, host_key, fleet.stopped)
         self._session = EngineSession(engine, self.settings, self.name.removeprefix("cooperbench-"))
         if fleet.stopped.is_set():
@@ -119,19 +123,21 @@ class Machine(DockerBackend):
     def create_promised(
         self, image: str, task: Task | None, timeout: int, workdir: str, options: SandboxOptions
     ) -> DockerSandbox:
-        """A sandbox at the place that was promised; a task's images are pulled or built when first asked for."""
+        """Start a sandbox in a promised slot; a task's images are pulled or built at first use."""
         try:
             if task is not None:
-                made = self._prepared.get(task, lambda: self._prepare_here(task))
-                wanted = made.agent_ref if image.endswith(AGENTS_SUFFIX) else made.evaluation_ref
-                image = wanted or made.ref
+                prepared = self._prepared.get(task, lambda: self._prepare_here(task))
+                if image.endswith(AGENTS_SUFFIX):
+                    image = prepared.agent_ref or prepared.ref
+                else:
+                    image = prepared.evaluation_ref or prepared.ref
             return self.create_sandbox(image, timeout, workdir, options=options)
         finally:
             with self._fleet.lock:
                 self.promised -= 1
 
     def close(self) -> None:
-        """Let go of it. Whoever calls this has it deleted: sandboxes only have to know."""
+        """Disconnect and mark all sandboxes as ended. The caller deletes the machine."""
         self.ended_at = self.ended_at or time.monotonic()
         if self._session is not None:
             self._session.engine.close()
@@ -151,31 +157,34 @@ class Machine(DockerBackend):
             return False
 
     def _wait_until_ready(self) -> str:
-        """The host key, told as everything else by guest attributes, which nobody on the way can change."""
-        for look in range(round(_BOOT_SECONDS / _LOOK_SECONDS)):
-            told = self._fleet.compute.attributes(self.name)
-            if "failed" in told:
-                raise InfraError(
-                    f"the machine {self.name} did not get ready: {told['failed'][:300]}"
-                )
-            if "ready" in told and "host-key" in told:
-                return told["host-key"]
-            # Less often: many machines that boot at once may ask more often than Google likes.
-            if look % 8 == 0 and not self._is_running():
+        """Wait for the startup script and return the machine's SSH host key.
+
+        Both come from guest attributes, which nobody on the network path can change.
+        """
+        for attempt in range(round(_BOOT_SECONDS / _POLL_SECONDS)):
+            guest_attributes = self._fleet.compute.guest_attributes(self.name)
+            if "failed" in guest_attributes:
+                reason = guest_attributes["failed"][:300]
+                raise InfraError(f"the machine {self.name} failed to start: {reason}")
+            if "ready" in guest_attributes and "host-key" in guest_attributes:
+                return guest_attributes["host-key"]
+            # Checked less often, to stay below Google's rate limits when many machines boot.
+            if attempt % 8 == 0 and not self._is_running():
                 raise InfraError(f"the machine {self.name} ended while booting")
-            if self._fleet.stopped.wait(_LOOK_SECONDS):
+            if self._fleet.stopped.wait(_POLL_SECONDS):
                 raise Interrupted("stopped")
         raise SandboxTimeout(
-            f"the machine {self.name} did not get ready in {_BOOT_SECONDS:.0f} s: see gcloud compute instances"
-            f" get-serial-port-output {self.name}; without a public address it needs Cloud NAT"
+            f"the machine {self.name} was not ready within {_BOOT_SECONDS:.0f} s: see"
+            f" gcloud compute instances get-serial-port-output {self.name};"
+            " without a public address it needs Cloud NAT"
         )
 
 
 class Fleet:
-    """All machines of one backend object and process, from when it first needs one until it is closed."""
+    """All machines of one backend object and process."""
 
     def __init__(self, settings: GcpSettings) -> None:
-        """Connects, and deletes what killed processes left behind."""
+        """Connect, and delete what killed processes left behind."""
         self.settings = settings
         self.process = os.getpid()
         self.session = secrets.token_hex(6)
@@ -184,19 +193,21 @@ class Fleet:
         self.compute.remove_leftovers()
         self.keys = Keys()
         self.stopped = threading.Event()
-        """Whoever waits for a machine waits no longer."""
+        """Once set, nothing waits for machines any more."""
         self.lock = threading.Lock()
-        self._room = max(1, self._size.guest_cpus // _CPUS_PER_SANDBOX)
+        self._slots_per_machine = max(1, self._size.guest_cpus // _CPUS_PER_SANDBOX)
         self._machines: list[Machine] = []
-        self._made: list[Machine] = []
-        self._most: float = inf
-        """Machines at once; what there were when Google refused another one."""
+        """Machines in use."""
+        self._created: list[Machine] = []
+        """All machines that were ever created."""
+        self._max_machines: float = inf
+        """Maximum number of machines: the number in use when Google refused another one."""
         threading.Thread(target=self._remove_unused, name="gcp-machines", daemon=True).start()
-        # What is at Google has to go also where nobody knows of it any more.
+        # Machines must be deleted even if nothing refers to this object any more.
         atexit.register(self.close)
 
     def place(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
-        """A machine that is ready, with a place on it promised to a sandbox that is made next."""
+        """Return a machine that is ready, with a slot promised to the caller's sandbox."""
         while True:
             machine = self._choose(run_name, task, lifetime_seconds)
             try:
@@ -204,58 +215,72 @@ class Fleet:
                 return machine
             except BaseException as error:
                 with self.lock:
-                    self._machines = [one for one in self._machines if one is not machine]
-                    left = len(self._machines)
+                    self._machines = [other for other in self._machines if other is not machine]
+                    remaining = len(self._machines)
                 self._delete([machine])
-                if not left or not isinstance(error, QuotaExceeded | OutOfMachines):
+                if not remaining or not isinstance(error, QuotaExceeded | OutOfMachines):
                     raise
-                self._most = left
-                _log.warning("%s; going on with the machines that there are", error)
+                self._max_machines = remaining
+                _log.warning("%s; continuing with the existing machines", error)
 
     def resource_use(self) -> ResourceUse:
+        """Return the resources used by all machines so far."""
         with self.lock:
-            made = list(self._made)
-        return sum((machine.machine_use for machine in made), ResourceUse(what="machine"))
+            machines = list(self._created)
+        return sum((machine.machine_use for machine in machines), ResourceUse(what="machine"))
 
     def close(self) -> None:
-        """Delete everything, also machines that are still being made. Called again it goes on with what is left."""
+        """Delete all machines, also those being created. Calling it again continues."""
         if self.process != os.getpid():
             return
         self.stopped.set()
-        self._delete([machine for machine in self._made if machine.ended_at is None])
+        self._delete([machine for machine in self._created if machine.ended_at is None])
         remove_tree(self.keys.folder)
         atexit.unregister(self.close)
 
     def _choose(self, run_name: str, task: Task | None, lifetime_seconds: int) -> Machine:
-        """One that there is, else a new one, which has yet to be started; a place on it is promised."""
+        """Promise a slot on an existing machine, else on a new one that is yet to be started."""
         with self.lock:
             if self.stopped.is_set():
                 raise SandboxError("the backend was closed")
-            needed_until = time.monotonic() + lifetime_seconds
-            lasting = [one for one in self._machines if one.alive and one.ends_at >= needed_until]
-            room = [one for one in lasting if one.places_taken < self._room]
-            chosen = max(room, key=lambda one: (task in one.tasks, one.places_taken), default=None)
-            if chosen is None and lasting and len(self._machines) >= self._most:
-                chosen = min(lasting, key=lambda one: one.places_taken)
-            if chosen is None:
+            machine = self._find_slot(task, lifetime_seconds)
+            if machine is None:
                 seconds = max(LIFETIME_SECONDS, lifetime_seconds + SPARE_SECONDS)
-                machine = machine_of(
+                description = describe_machine(
                     self.settings, self.session, run_name, seconds, self.keys.public
                 )
-                chosen = Machine(self, machine, self._size)
-                self._made.append(chosen)
-                self._machines.append(chosen)
-            chosen.promised += 1
-            return chosen
+                machine = Machine(self, description, self._size)
+                self._created.append(machine)
+                self._machines.append(machine)
+            machine.promised += 1
+            return machine
+
+    def _find_slot(self, task: Task | None, lifetime_seconds: int) -> Machine | None:
+        """Return an existing machine for a sandbox; None if a new one should be created.
+
+        Prefers machines that have the task's image, then full ones, so that others become idle.
+        """
+        needed_until = time.monotonic() + lifetime_seconds
+        usable = [
+            machine
+            for machine in self._machines
+            if machine.alive and machine.ends_at >= needed_until
+        ]
+        free = [machine for machine in usable if machine.slots_taken < self._slots_per_machine]
+        if free:
+            return max(free, key=lambda machine: (task in machine.tasks, machine.slots_taken))
+        if usable and len(self._machines) >= self._max_machines:
+            return min(usable, key=lambda machine: machine.slots_taken)
+        return None
 
     def _remove_unused(self) -> None:
-        """For as long as the fleet lives: delete machines that were lost or have had no sandbox for a while."""
+        """Delete machines that were lost or idle for too long, until the fleet is closed."""
         idle_seconds = self.settings.idle_minutes * 60
         while not self.stopped.wait(min(idle_seconds, 10.0)):
             now = time.monotonic()
             with self.lock:
                 for machine in self._machines:
-                    if machine.places_taken:
+                    if machine.slots_taken:
                         machine.last_used_at = now
                 unused = [
                     machine
@@ -266,7 +291,7 @@ class Fleet:
             self._delete(unused)
 
     def _delete(self, machines: list[Machine]) -> None:
-        """The requests first: machines cost money, also if the rest fails."""
+        """Delete machines. The requests go first, because machines cost money if the rest fails."""
         self.compute.delete([machine.name for machine in machines])
         for machine in machines:
             with suppress(CooperBenchError):

@@ -1,8 +1,9 @@
-"""What can be set about Google Cloud: by keyword, else by environment variable, else in config.json."""
+"""Settings of Google Cloud: keywords, else environment variables, else config.json."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,48 +44,50 @@ _network = matching(r"[A-Za-z0-9._/:-]+", "the name or path of a network")
 
 @dataclass(frozen=True)
 class GcpSettings:
+    """All settings of the `gcp` backend."""
+
     project: str = setting(
         "", matching(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,61}[a-z0-9]", "like my-project-123")
     )
     region: str = setting("", matching(r"[a-z]+-[a-z]+[0-9]+", "like us-central1"))
     zone: str = setting("", matching(r"[a-z]+-[a-z]+[0-9]+-[a-z]", "like us-central1-a"))
-    """Where machines for agents are."""
+    """Zone of the machines for agents."""
     bucket: str = setting(
         "", matching(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "3 or more of a-z, 0-9, . _ and -")
     )
-    """For the inputs and results of evaluations."""
+    """Bucket for the inputs and results of evaluations."""
     machine_type: str = setting(
         "e2-standard-8", matching(r"[a-z0-9]+(-[a-z0-9]+)+", "like e2-standard-8")
     )
     disk_gb: int = setting(100, whole_number)
     disk_type: str = setting("pd-balanced", matching(r"[a-z]+(-[a-z]+)+", "like pd-balanced"))
     network: str = setting("", _network)
-    """Of the VPC; empty: the project's default one."""
+    """Name of the VPC network; empty for the project's default network."""
     subnetwork: str = setting("", _network)
     public_address: bool = setting(True, _yes_or_no)
-    """Without one, machines need Cloud NAT to reach registries, and the harness has to run inside the VPC."""
+    """Without one, machines need Cloud NAT, and the harness has to run inside the VPC."""
     service_account: str = setting("", matching(r"[^@\s]+@[^@\s]+", "an e-mail address"))
-    """Of evaluations' machines; empty: Batch's default. Agents' machines have none."""
+    """Service account of evaluations; empty for the default. Machines for agents have none."""
     spot: bool = setting(False, _yes_or_no)
-    """Cheaper machines that may be taken away."""
+    """Use cheaper machines that Google may stop at any time."""
     idle_minutes: float = setting(10.0, _number)
-    """A machine without sandboxes is kept for this long, as the next may want it."""
+    """How long a machine without sandboxes is kept."""
     image_template: str = setting("", str)
-    """How task images are named; empty: the published names."""
+    """Template for the names of task images; empty for the published names."""
     batch_image: str = setting(
         f"python:{sys.version_info.major}.{sys.version_info.minor}-bookworm", _image
     )
-    """In which our package runs on machines of a Batch job: any image with Python 3.11 or later and git."""
+    """Image in which our package runs in a Batch job: it needs Python 3.11 or later, and git."""
     batch_cpus: float = setting(2.0, _number)
-    """What one evaluation needs: it decides how many share a machine."""
+    """CPUs per evaluation, which decide how many share a machine."""
     batch_memory_gb: float = setting(6.0, _number)
     batch_poll_seconds: float = setting(5.0, _number)
     batch_backend: str = setting("docker", str)
-    """Which backend evaluates on machines of a Batch job."""
+    """Backend that evaluates on the machines of a Batch job."""
 
     @property
     def network_interface(self) -> dict[str, Any]:
-        """As the APIs take it."""
+        """The network interface in the format of the APIs."""
         interface = {"network": _path(self.network or "default", "global/networks")}
         if self.subnetwork:
             interface["subnetwork"] = _path(self.subnetwork, f"regions/{self.region}/subnetworks")
@@ -93,17 +96,17 @@ class GcpSettings:
 
 _PARSERS = parsers_of(GcpSettings)
 VARIABLES = {name: f"GCP_{name.upper()}" for name in _PARSERS if not name.startswith("batch_")}
-"""Those of `batch_…` have the usual names, COOPERBENCH_GCP_BATCH_…"""
+"""Environment variables; `batch_…` settings have the usual names, COOPERBENCH_GCP_BATCH_…"""
 VARIABLES |= {"project": "GOOGLE_CLOUD_PROJECT", "image_template": ENVIRONMENT_VARIABLE}
 KEYS = {name: f"gcp_{name}" for name in _PARSERS} | {"project": "gcp_project_id"}
-"""In config.json."""
+"""Keys in config.json."""
 
 
-def read_settings(**given: object) -> GcpSettings:
-    """The settings in force; UserError for one that is missing, unknown or makes no sense."""
+def read_settings(**keywords: object) -> GcpSettings:
+    """Return the settings in force; UserError if one is missing, unknown or invalid."""
     content = load_settings()
-    filed = {name: content[key] for name, key in KEYS.items() if key in content}
-    values = read_section("gcp", _PARSERS, given, VARIABLES, filed)
+    from_file = {name: content[key] for name, key in KEYS.items() if key in content}
+    values = read_section("gcp", _PARSERS, keywords, VARIABLES, from_file)
     if "project" not in values:
         raise UserError(
             "no Google Cloud project is set: cooperbench config gcp, or set GOOGLE_CLOUD_PROJECT;"
@@ -111,27 +114,33 @@ def read_settings(**given: object) -> GcpSettings:
         )
     if "subnetwork" in values and "network" not in values:
         raise UserError("GCP_SUBNETWORK is set without GCP_NETWORK: set both")
-    region, zone = values.get("region", ""), values.get("zone", "")
-    if region and zone and _region_of(zone) != region:
-        # What is in the file gives way to what was said for this run.
-        if zone == filed.get("zone"):
-            zone = ""
-        elif region == filed.get("region"):
-            region = ""
-        else:
-            raise UserError(f"the zone {zone} is not in the region {region}: set both")
-    values["region"] = region or _region_of(zone) or DEFAULT_REGION
-    values["zone"] = zone or default_zone(values["region"])
+    values["region"], values["zone"] = _region_and_zone(values, from_file)
     values.setdefault("bucket", default_bucket(values["project"]))
     return GcpSettings(**values)
 
 
+def _region_and_zone(values: Mapping[str, Any], from_file: Mapping[str, object]) -> tuple[str, str]:
+    """Return a region and a zone that fit together; settings of this run override the file."""
+    region = values.get("region", "")
+    zone = values.get("zone", "")
+    if region and zone and _region_of(zone) != region:
+        if zone == from_file.get("zone"):
+            zone = ""
+        elif region == from_file.get("region"):
+            region = ""
+        else:
+            raise UserError(f"the zone {zone} is not in the region {region}: set both")
+    region = region or _region_of(zone) or DEFAULT_REGION
+    return region, zone or default_zone(region)
+
+
 def default_zone(region: str) -> str:
-    """There is a zone `b` in nearly every region, but not an `a`."""
+    """Return zone `b`, which exists in nearly every region, unlike `a`."""
     return f"{region}-b"
 
 
 def default_bucket(project: str) -> str:
+    """Return the name of a project's bucket for evaluations."""
     return f"cooperbench-eval-{project.rpartition(':')[2]}"
 
 

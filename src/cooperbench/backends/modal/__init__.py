@@ -103,7 +103,7 @@ class ModalBackend(Backend):
         lifetime_seconds = min(max(1, timeout), _MAX_LIFETIME_SECONDS)
         name = f"cooperbench-{connection.session}-{secrets.token_hex(4)}"
 
-        async def create() -> modal.Sandbox:
+        async def _create() -> modal.Sandbox:
             try:
                 return await modal.Sandbox.create.aio(
                     *FIRST_COMMAND,
@@ -127,7 +127,7 @@ class ModalBackend(Backend):
                     connection.app_name, name, client=connection.client
                 )
 
-        remote = connection.create(f"starting a sandbox of {image}", create, _CREATE_SECONDS)
+        remote = connection.create(f"starting a sandbox of {image}", _create, _CREATE_SECONDS)
         try:
             sandbox = ModalSandbox(
                 connection, remote, settings, lifetime_seconds, workdir, self._forget
@@ -250,7 +250,7 @@ def _end_tagged(
 
     slots = asyncio.Semaphore(_MAX_TERMINATIONS)
 
-    async def end(sandbox: modal.Sandbox) -> str:
+    async def _end(sandbox: modal.Sandbox) -> str:
         async with slots:
             try:
                 if predicate is not None and not predicate(await sandbox.get_tags.aio()):
@@ -260,11 +260,11 @@ def _end_tagged(
                 return ""
             return sandbox.object_id
 
-    async def end_all() -> list[str]:
+    async def _end_all() -> list[str]:
         listed = modal.Sandbox.list.aio(
             app_id=connection.app.app_id, tags=tags, client=connection.client
         )
-        ended = await asyncio.gather(*[end(sandbox) async for sandbox in listed])
+        ended = await asyncio.gather(*[_end(sandbox) async for sandbox in listed])
         return [name for name in ended if name]
 
-    return connection.call("ending leftover sandboxes", end_all)
+    return connection.call("ending leftover sandboxes", _end_all)

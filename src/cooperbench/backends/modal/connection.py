@@ -1,7 +1,7 @@
 """The connection to the user's Modal account: calls with timeouts, retries and translated errors.
 
-Blocking calls of Modal's client have no timeout, so this module runs the asynchronous ones on its own
-event loop.
+Blocking calls of Modal's client have no timeout, so this module runs the asynchronous ones on its
+own event loop.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Connection:
         return retry_for(RETRY_SECONDS, attempt, retry_on, threading.Event())
 
     def create(self, doing: str, make_work: Work[T], limit_seconds: float) -> T:
-        """Create an image or a sandbox: like `call`, with longer retries and limited concurrency."""
+        """Create an image or a sandbox: like `call`, with longer retries and a limit on calls."""
         attempt = partial(self._attempt, doing, make_work, limit_seconds)
         with self._slots:
             return retry_for(CREATE_RETRY_SECONDS, attempt, _TEMPORARY, self.stopped)

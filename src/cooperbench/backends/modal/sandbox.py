@@ -1,8 +1,8 @@
 """One sandbox at Modal: a container under gVisor.
 
-Commands go through channels. A channel is one long-lived exec, so that a command costs one round trip
-instead of the three of an exec. The last command, which decides a verdict, is an exec of its own, so
-that Modal reports its output and exit code.
+Commands go through channels. A channel is one long-lived exec, so that a command costs one round
+trip instead of the three of an exec. The last command, which decides a verdict, is an exec of its
+own, so that Modal reports its output and exit code.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ModalSandbox(Sandbox):
     def show_folder(self, path: str, other: ModalSandbox, target: str) -> None:
         """Mount a folder in another sandbox, without help from inside this one."""
 
-        async def show() -> None:
+        async def _show() -> None:
             image = await self.remote.snapshot_directory.aio(
                 path, timeout=_SNAPSHOT_SECONDS, ttl=_SHOWN_SECONDS
             )
@@ -167,7 +167,7 @@ class ModalSandbox(Sandbox):
 
         try:
             with self._alive():
-                self._connection.call("copying a folder", show, _SNAPSHOT_SECONDS + 30.0)
+                self._connection.call("copying a folder", _show, _SNAPSHOT_SECONDS + 30.0)
         except errors.InfraError as error:
             raise errors.SandboxRefused(str(error)) from error
 
@@ -241,7 +241,7 @@ class ModalSandbox(Sandbox):
         return channel
 
     def _start_exec(self, mark: str, argv: list[str]) -> ExecTransport:
-        async def start() -> ExecTransport:
+        async def _start() -> ExecTransport:
             from modal.stream_type import StreamType
 
             exec_argv = self._exec_argv(mark, argv)
@@ -250,7 +250,7 @@ class ModalSandbox(Sandbox):
 
         # Retry only if the command was certainly not started.
         transport = self._connection.call(
-            "starting a command", start, _SLOW_SECONDS, retry_on=(RateLimited,)
+            "starting a command", _start, _SLOW_SECONDS, retry_on=(RateLimited,)
         )
         self._transports.append(transport)
         if self._end_reason:
@@ -282,7 +282,7 @@ class ModalSandbox(Sandbox):
             return str(error)
 
     async def _wait(self) -> str:
-        """Wait until the sandbox has ended; return the reason and record whether it was the agent's doing."""
+        """Wait until the sandbox has ended; return the reason and record whether the agent ended it."""
         import modal
         from modal_proto.api_pb2 import GenericResult
 
@@ -292,8 +292,8 @@ class ModalSandbox(Sandbox):
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
         except modal.exception.SandboxTerminatedError:
             return "it was terminated at Modal, not by the harness"
-        # The exit code does not distinguish an eviction by Modal from a kill inside the sandbox, and
-        # Modal has no public function that does.
+        # The exit code does not distinguish an eviction by Modal from a kill inside the sandbox,
+        # and Modal has no public function that does.
         metadata: Any = self.remote._get_metadata()
         names = {value: name for name, value in GenericResult.GenericStatus.items()}
         status = names.get(metadata.result.status, "unknown").removeprefix("GENERIC_STATUS_")
@@ -312,7 +312,7 @@ async def _read_output(stream: StreamReader[bytes], output: CappedOutput) -> Non
 
 
 class ExecTransport:
-    """A `Transport` over one exec in a sandbox. Modal's client resumes broken connections itself."""
+    """A `Transport` over one exec in a sandbox. Modal's client resumes lost connections."""
 
     def __init__(self, connection: Connection, process: ContainerProcess[bytes]) -> None:
         self._connection = connection

@@ -34,7 +34,7 @@ class Share(NamedTuple):
 def _share(parse_amount: Callable[[str], float], default: Share, example: str) -> Any:
     """Declare a setting `RESERVED[:LIMIT]`; the limit defaults to the larger of both defaults."""
 
-    def parse(value: object) -> Share:
+    def _parse(value: object) -> Share:
         first, _, second = str(value).partition(":")
         with suppress(ValueError):
             reserved = parse_amount(first)
@@ -43,7 +43,7 @@ def _share(parse_amount: Callable[[str], float], default: Share, example: str) -
                 return Share(reserved, limit)
         raise ValueError(f"{str(value)!r} is not valid; an example is {example} (reserved:limit)")
 
-    return setting(default, parse)
+    return setting(default, _parse)
 
 
 _domain = matching(r"\*|(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", "e.g. pypi.org or *.debian.org")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cooperbench.backends.gcp.compute import machine_of
+from cooperbench.backends.gcp.compute import describe_machine
 from cooperbench.backends.gcp.google_clients import resource_labels
 from cooperbench.backends.gcp.machine_engine import google_hosts
 from cooperbench.backends.gcp.settings import KEYS, VARIABLES, read_settings
@@ -66,7 +66,7 @@ def test_every_key_of_the_file_is_used_and_overridden(monkeypatch: pytest.Monkey
         "e2-standard-2",
     )
     assert read_settings(machine_type="e2-highmem-8").machine_type == "e2-highmem-8"
-    made = machine_of(found, "session", "run", 60, "key")
+    made = describe_machine(found, "session", "run", 60, "key")
     assert not made.network_interfaces[0].access_configs
     assert made.disks[0].initialize_params.disk_type == "zones/us-east1-c/diskTypes/pd-ssd"
 
