@@ -92,7 +92,7 @@ def compute(
     for name, value in gcp_variables(compute_session, gcp_base).items():
         monkeypatch.setenv(name, value)
     # Machines of the tests boot in less than a second.
-    monkeypatch.setattr(machines, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(machines, "_POLL_SECONDS", 0.2)
     yield compute_session
     compute_session.reset()
     # While the warning above is still ignored.

@@ -139,7 +139,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
             Refused(401, "Request had invalid authentication credentials."),
             "gcloud auth application-default login",
         ),
-        (Refused(403, "Required 'compute.zones.get' permission"), "the account may not do that"),
+        (Refused(403, "Required 'compute.zones.get' permission"), "the account lacks permission"),
         (
             Refused(403, "Billing is not enabled for project some-project."),
             "gcloud billing projects link",

@@ -221,7 +221,7 @@ def test_the_doctor_asks_each_service(
         monkeypatch.setenv(name, value)
     found = next(one for one in run_checks() if one.name == "backend gcp")
     assert found.status is Status.OK
-    assert "bucket cooperbench-eval-some-project, which the first evaluation makes" in found.detail
+    assert "bucket cooperbench-eval-some-project (the first evaluation creates it)" in found.detail
     services.batch_is_enabled = False
     found = next(one for one in run_checks() if one.name == "backend gcp")
     assert (found.name, found.status) == ("backend gcp", Status.BROKEN)
