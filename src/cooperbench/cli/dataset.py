@@ -1,16 +1,20 @@
-"""What there is to be solved, and whether it is sound: `cooperbench tasks` and `validate`."""
+"""The dataset: `cooperbench tasks` lists it, `cooperbench validate` checks it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from cooperbench.cli import arguments
-from cooperbench.dataset.discovery import PairFilter, resolve_dataset_dir, scan_tasks, select_pairs
+from cooperbench.dataset.discovery import (
+    PairFilter,
+    resolve_dataset_dir,
+    scan_tasks,
+    select_pairs,
+)
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
@@ -19,198 +23,259 @@ from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.reference_store import ReferenceStore, export_references
 from cooperbench.eval.references import References
 from cooperbench.eval.validate import SCHEMA, TaskReport, validate_features
-from cooperbench.models import Pair, Task
-from cooperbench.report.formatting import Table, print_tables
+from cooperbench.models import Feature, Pair, Task
+from cooperbench.records.files import JsonObject
+from cooperbench.report.formatting import Rows, Table, print_tables
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import write_json
 from cooperbench.text import plural
 
-Chosen = tuple[Task, tuple[int, ...], Sequence[tuple[int, ...]]]
-"""A task, and the features and pairs of it that were asked for."""
+
+class _SelectedTask(NamedTuple):
+    """A task with its selected features and pairs."""
+
+    task: Task
+    feature_ids: tuple[int, ...]
+    groups: list[tuple[int, ...]]
+
+
+class _Listing(NamedTuple):
+    """The output of `cooperbench tasks`, for machines and for people."""
+
+    content: JsonObject
+    tables: list[Table]
 
 
 def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cooperbench tasks`."""
     arguments.add_selection_arguments(parser)
-    tests = "for each feature the tests that have to pass, as far as known"
+    tests = "list the tests that must pass for each feature, as far as they are known"
     parser.add_argument("--tests", action="store_true", help=tests)
     arguments.add_json_argument(parser)
 
 
 def tasks(args: argparse.Namespace) -> int:
+    """List the tasks, features and pairs of a dataset, or the tests of its features."""
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
-    if (args.subset, args.features, args.group_sizes, args.groups_per_task) == (None,) * 4:
-        # A task with a single feature has no pairs, and is listed all the same.
-        tasks, notes = scan_tasks(dataset_dir, args.repo, args.task_id)
-        rows: list[Chosen] = [
-            (task, task.feature_ids, [pair.feature_ids for pair in task.pairs]) for task in tasks
-        ]
-    else:
-        pairs, notes = select_pairs(dataset_dir, PairFilter.from_args(args))
-        groups: dict[Task, list[tuple[int, ...]]] = {}
-        for pair in pairs:
-            groups.setdefault(pair.task, []).append(pair.feature_ids)
-        rows = [(task, tuple(sorted({*chain(*chosen)})), chosen) for task, chosen in groups.items()]
-    content, tables = (_tests if args.tests else _list)(rows)
+    selected, notes = _select(dataset_dir, args)
+    listing = _list_tests(selected) if args.tests else _list_tasks(selected)
     if args.json:
-        arguments.print_json({"dataset_dir": str(dataset_dir), **content, "notes": notes})
+        arguments.print_json({"dataset_dir": str(dataset_dir), **listing.content, "notes": notes})
         return 0
-    print_tables(tables)
-    for note in (*notes, f"subsets (-s): {', '.join(subset_names(dataset_dir)) or 'none'}"):
+    print_tables(listing.tables)
+    for note in notes:
         arguments.print_note(f"note: {note}")
+    arguments.print_note(f"note: subsets (-s): {', '.join(subset_names(dataset_dir)) or 'none'}")
     return 0
 
 
-def _list(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
+def _select(
+    dataset_dir: Path, args: argparse.Namespace
+) -> tuple[list[_SelectedTask], tuple[str, ...]]:
+    """Return the selected tasks, and notes on what was skipped."""
+    selects_pairs = args.subset or args.features or args.group_sizes or args.groups_per_task
+    if not selects_pairs:
+        # A task with a single feature has no pairs, but it is listed.
+        scanned, notes = scan_tasks(dataset_dir, args.repo, args.task_id)
+        selected = [
+            _SelectedTask(task, task.feature_ids, [pair.feature_ids for pair in task.pairs])
+            for task in scanned
+        ]
+        return selected, notes
+    pairs, notes = select_pairs(dataset_dir, PairFilter.from_args(args))
+    groups: dict[Task, list[tuple[int, ...]]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.task, []).append(pair.feature_ids)
+    selected = []
+    for task, task_groups in groups.items():
+        feature_ids = sorted(set().union(*task_groups))
+        selected.append(_SelectedTask(task, tuple(feature_ids), task_groups))
+    return selected, notes
+
+
+def _list_tasks(selected: Sequence[_SelectedTask]) -> _Listing:
     totals = {
-        "repositories": len({task.repo for task, _, _ in rows}),
-        "tasks": len(rows),
-        "features": sum(len(features) for _, features, _ in rows),
-        "pairs": sum(len(groups) for _, _, groups in rows),
+        "repositories": len({row.task.repo for row in selected}),
+        "tasks": len(selected),
+        "features": sum(len(row.feature_ids) for row in selected),
+        "pairs": sum(len(row.groups) for row in selected),
     }
-    tasks = [
-        {"repo": task.repo, "task_id": task.task_id, "features": features, "pairs": groups}
-        for task, features, groups in rows
+    content = [
+        {
+            "repo": row.task.repo,
+            "task_id": row.task.task_id,
+            "features": row.feature_ids,
+            "pairs": row.groups,
+        }
+        for row in selected
     ]
-    cells = [
-        (task.repo, f"task{task.task_id}", ", ".join(map(str, features)), len(groups))
-        for task, features, groups in rows
-    ]
-    counts = [plural(totals[noun + "s"], noun) for noun in ("task", "feature", "pair")]
-    title = ", ".join((plural(totals["repositories"], "repository", "repositories"), *counts))
-    table = Table(title, ("repository", "task", "features", "pairs"), cells)
-    return {"totals": totals, "tasks": tasks}, [table]
+    title = ", ".join(
+        (
+            plural(totals["repositories"], "repository", "repositories"),
+            plural(totals["tasks"], "task"),
+            plural(totals["features"], "feature"),
+            plural(totals["pairs"], "pair"),
+        )
+    )
+    rows: Rows = []
+    for row in selected:
+        features = ", ".join(str(feature_id) for feature_id in row.feature_ids)
+        rows.append([row.task.repo, f"task{row.task.task_id}", features, len(row.groups)])
+    table = Table(title, ("repository", "task", "features", "pairs"), rows)
+    return _Listing({"totals": totals, "tasks": content}, [table])
 
 
-def _tests(rows: Sequence[Chosen]) -> tuple[dict[str, Any], list[Table]]:
-    """From the runs with golden patches that this machine knows of: those of `run`, `eval`, `validate` or imported."""
+def _list_tests(selected: Sequence[_SelectedTask]) -> _Listing:
+    """List the tests of each feature, from the reference runs that this machine has."""
     store = ReferenceStore()
-    content: list[dict[str, Any]] = []
+    content: list[JsonObject] = []
     tables = []
-    for task, feature_ids, _ in rows:
-        for feature in map(task.feature, feature_ids):
-            known = [one for one in store.about(feature) if one.golden.success]
-            newest = max(known, key=lambda one: one.time, default=None)
-            about = {"repo": task.repo, "task_id": task.task_id, "feature": feature.feature_id}
-            title = f"{task.label}/feature{feature.feature_id}"
-            if newest is None:
-                tables.append(Table(f"{title}: not known yet: cooperbench validate finds out"))
-                content.append({**about, "expected": None, "flaky": None, "tests_passed": None})
-                continue
-            expected = sorted({*newest.passed_tests} - {*newest.flaky_tests})
-            said = plural(len(expected) or newest.golden.tests_passed, "test")
-            unnamed = (
-                "" if expected else f", not named by {newest.golden.framework or 'the runner'}"
-            )
-            tables.append(Table(f"{title}: {said}{unnamed}", notes=expected))
-            counted = {"flaky": newest.flaky_tests, "tests_passed": newest.golden.tests_passed}
-            content.append({**about, "expected": expected, **counted})
-    return {"features": content}, tables
+    for row in selected:
+        for feature_id in row.feature_ids:
+            entry, table = _feature_tests(store, row.task.feature(feature_id))
+            content.append(entry)
+            tables.append(table)
+    return _Listing({"features": content}, tables)
+
+
+def _feature_tests(store: ReferenceStore, feature: Feature) -> tuple[JsonObject, Table]:
+    task = feature.task
+    entry = {"repo": task.repo, "task_id": task.task_id, "feature": feature.feature_id}
+    title = f"{task.label}/feature{feature.feature_id}"
+    references = [reference for reference in store.about(feature) if reference.golden.success]
+    newest = max(references, key=lambda reference: reference.time, default=None)
+    if newest is None:
+        table = Table(f"{title}: not known yet; run cooperbench validate")
+        return entry | {"expected": None, "flaky": None, "tests_passed": None}, table
+    expected = sorted(set(newest.passed_tests) - set(newest.flaky_tests))
+    passed = newest.golden.tests_passed
+    count = plural(len(expected) or passed, "test")
+    if not expected:
+        count += f", not named by {newest.golden.framework or 'the runner'}"
+    table = Table(f"{title}: {count}", notes=expected)
+    entry |= {"expected": expected, "flaky": newest.flaky_tests, "tests_passed": passed}
+    return entry, table
 
 
 def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cooperbench validate`."""
     arguments.add_selection_arguments(parser)
-    add = parser.add_argument
-    add(
-        "--conflicts-only",
-        action="store_true",
-        help="only which golden patches conflict; no tests are run",
-    )
-    clones = "clones, one for each repository, named like the dataset's folders"
-    add("--repos", type=Path, metavar="DIR", help=clones)
-    add("--report", type=Path, metavar="FILE", help="write the conflicts to this file as well")
+    conflicts = "only check which golden patches conflict; run no tests"
+    parser.add_argument("--conflicts-only", action="store_true", help=conflicts)
+    repos = "folder with a clone of each repository, named like the dataset's folders"
+    parser.add_argument("--repos", type=Path, metavar="DIR", help=repos)
+    report = "also write the conflicts to this file"
+    parser.add_argument("--report", type=Path, metavar="FILE", help=report)
     for name in ("backend", "eval_network", "test_timeout_seconds"):
         arguments.add_option(parser, name)
-    arguments.add_option(
-        parser, "concurrency", default=4, help="tasks at once (default: %(default)s)"
+    concurrency = "number of tasks at once (default: %(default)s)"
+    arguments.add_option(parser, "concurrency", default=4, help=concurrency)
+    repeat = (
+        "run base and golden patches K times; tests with different results are reported"
+        " and not required"
     )
-    flaky = (
-        "run base and golden patches K times: tests whose results differ are named and not required"
+    parser.add_argument(
+        "--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=repeat
     )
-    add("--repeat", type=arguments.whole_above_zero, default=1, metavar="K", help=flaky)
-    attacks = "also try patches that implement nothing and attack the tests: none may be scored as a success"
-    add("--attacks", action="store_true", help=attacks)
-    add(
-        "--export",
-        type=Path,
-        metavar="FILE",
-        help="write the reference runs to a file, for another machine",
+    attacks = (
+        "also try patches that implement nothing and attack the tests:"
+        " none may be scored as a success"
     )
-    other = "take in another machine's reference runs"
-    add("--import", dest="import_file", type=Path, metavar="FILE", help=other)
+    parser.add_argument("--attacks", action="store_true", help=attacks)
+    export = "write the reference runs to a file, for another machine"
+    parser.add_argument("--export", type=Path, metavar="FILE", help=export)
+    import_help = "read the reference runs of another machine"
+    parser.add_argument("--import", dest="import_file", type=Path, metavar="FILE", help=import_help)
     arguments.add_json_argument(parser)
 
 
 def validate(args: argparse.Namespace) -> int:
+    """Check a dataset; return 1 if something is wrong with it."""
     pairs, skipped = select_pairs(resolve_dataset_dir(args.dataset_dir), PairFilter.from_args(args))
-    tasks = list(dict.fromkeys(pair.task for pair in pairs))
+    selected = list(dict.fromkeys(pair.task for pair in pairs))
     if args.import_file:
-        try:
-            imported = ReferenceStore().add(json.loads(args.import_file.read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{args.import_file}: references cannot be read from it: {error}"
-            ) from error
-        _say(f"{plural(imported, 'reference')} imported from {args.import_file}")
+        _import_references(args.import_file)
     if args.conflicts_only and args.repos:
-        conflicts = golden_conflicts(tasks, pairs=pairs, repos_dir=args.repos)
+        conflicts = golden_conflicts(selected, pairs=pairs, repos_dir=args.repos)
         reports: list[TaskReport] = []
     else:
-        conflicts, reports = _in_sandboxes(args, tasks, pairs)
+        conflicts, reports = _validate_in_sandboxes(args, selected, pairs)
     if args.report:
         write_json(args.report, conflicts)
     if args.export:
-        known = ReferenceStore().known(tasks)
-        write_json(args.export, export_references(known))
-        _say(f"{plural(len(known), 'reference')} exported to {args.export}")
-    ok = not (skipped or conflicts["broken"] or any(report.problems for report in reports))
+        references = ReferenceStore().known(selected)
+        write_json(args.export, export_references(references))
+        _print_progress(f"{plural(len(references), 'reference')} exported to {args.export}")
+    has_problems = any(report.problems for report in reports)
+    ok = not skipped and not conflicts["broken"] and not has_problems
     if not args.json:
         for line in skipped:
             arguments.print_line(line)
-        _show(conflicts, reports)
+        _print_reports(conflicts, reports)
     elif args.conflicts_only:
         arguments.print_json(conflicts)
     else:
-        found = [report.to_json() for report in reports]
-        told = {"ok": ok, "skipped": skipped, "tasks": found, "conflicts": conflicts}
-        arguments.print_json({"schema": SCHEMA, **told})
+        arguments.print_json(
+            {
+                "schema": SCHEMA,
+                "ok": ok,
+                "skipped": skipped,
+                "tasks": [report.to_json() for report in reports],
+                "conflicts": conflicts,
+            }
+        )
     return 0 if ok else 1
 
 
-def _in_sandboxes(
-    args: argparse.Namespace, tasks: list[Task], pairs: tuple[Pair, ...]
-) -> tuple[dict[str, Any], list[TaskReport]]:
-    reports: list[TaskReport] = []
+def _import_references(path: Path) -> None:
+    try:
+        imported = ReferenceStore().add(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: references cannot be read from it: {error}") from error
+    _print_progress(f"{plural(imported, 'reference')} imported from {path}")
+
+
+def _validate_in_sandboxes(
+    args: argparse.Namespace, selected: Sequence[Task], pairs: Sequence[Pair]
+) -> tuple[JsonObject, list[TaskReport]]:
+    """Return the conflicts of golden patches, and unless only they are wanted, task reports."""
+
+    def on_prepared(task: Task, done: int, total: int) -> None:
+        _print_progress(f"prepared {done}/{total}: {task.label}")
+
     with SandboxManager(backends.get_backend(args.backend or default_backend())) as sandboxes:
         tester = PatchTester(sandboxes, args.test_timeout_seconds)
-        references = References(tester, args.eval_network or default_eval_network(), note=_say)
-        sandboxes.prepare(
-            tasks, lambda task, done, total: _say(f"prepared {done}/{total}: {task.label}")
+        network = args.eval_network or default_eval_network()
+        references = References(tester, network, note=_print_progress)
+        sandboxes.prepare(selected, on_prepared)
+        conflicts = golden_conflicts(
+            selected,
+            pairs=pairs,
+            repos_dir=args.repos,
+            base_of=None if args.repos else tester.base,
         )
-        where: Any = {"repos_dir": args.repos} if args.repos else {"base_of": tester.base}
-        conflicts = golden_conflicts(tasks, pairs=pairs, **where)
-        if not args.conflicts_only:
-            wanted = {
-                task: [
-                    one
-                    for one in task.features
-                    if not args.features or one.feature_id in args.features
-                ]
-                for task in tasks
-            }
-            reports = validate_features(
-                wanted,
-                sandboxes,
-                references,
-                concurrency=args.concurrency,
-                repeat=args.repeat,
-                attacks=args.attacks,
-                progress=lambda report: _say(_headline(report)),
-            )
+        if args.conflicts_only:
+            return conflicts, []
+        reports = validate_features(
+            {task: _selected_features(task, args.features) for task in selected},
+            sandboxes,
+            references,
+            concurrency=args.concurrency,
+            repeat=args.repeat,
+            attacks=args.attacks,
+            progress=lambda report: _print_progress(_headline(report)),
+        )
     return conflicts, reports
 
 
-def _say(text: str) -> None:
+def _selected_features(task: Task, feature_ids: Sequence[int] | None) -> list[Feature]:
+    if not feature_ids:
+        return list(task.features)
+    return [feature for feature in task.features if feature.feature_id in feature_ids]
+
+
+def _print_progress(text: str) -> None:
     arguments.print_note(f"[CooperBench] {text}")
 
 
@@ -219,20 +284,24 @@ def _headline(report: TaskReport) -> str:
     return f"{report.repo}/task{report.task_id}: {state}, {plural(report.checks, 'test run')}"
 
 
-def _show(conflicts: dict[str, Any], reports: list[TaskReport]) -> None:
+def _print_reports(conflicts: JsonObject, reports: Sequence[TaskReport]) -> None:
     for report in reports:
-        for line in (*report.problems, *(f"note: {note}" for note in report.notes)):
+        notes = [f"note: {note}" for note in report.notes]
+        for line in (*report.problems, *notes):
             arguments.print_line(f"{report.repo}/task{report.task_id}: {line}")
     for broken in conflicts["broken"]:
         arguments.print_line(f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}")
     if reports:
-        sound = sum(not report.problems for report in reports)
-        arguments.print_line(f"{sound} of {plural(len(reports), 'task')} sound")
+        sound = sum(1 for report in reports if not report.problems)
+        arguments.print_line(f"{sound:,} of {plural(len(reports), 'task')} sound")
     summary = conflicts["summary"]
     for size, counts in summary.get("by_agents", {"2": summary}).items():
-        noun = "pairs" if size == "2" else f"groups of {size}"
-        found = f"{counts['conflict']} conflict, {counts['clean']} merge cleanly"
-        arguments.print_line(f"{counts['pairs']} golden {noun}: {found}")
+        noun, nouns = (
+            ("pair", "pairs") if size == "2" else (f"group of {size}", f"groups of {size}")
+        )
+        groups = plural(counts["pairs"], f"golden {noun}", f"golden {nouns}")
+        outcomes = f"{counts['conflict']:,} conflict, {counts['clean']:,} merge cleanly"
+        arguments.print_line(f"{groups}: {outcomes}")
 
 
 COMMANDS = {"tasks": (add_tasks_arguments, tasks), "validate": (add_validate_arguments, validate)}

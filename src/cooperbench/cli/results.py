@@ -1,4 +1,4 @@
-"""What becomes of the results of runs: `cooperbench report`, `compare`, `export` and `view`."""
+"""Results of runs: `cooperbench report`, `compare`, `export` and `view`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from cooperbench.export.submission import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.report import LEVELS, loading, pair_table
 from cooperbench.report.analysis import analyse
-from cooperbench.report.compare import analyse_studies, compare_sides, sides_to_compare
+from cooperbench.report.compare import (
+    Comparison,
+    analyse_studies,
+    compare_sides,
+    sides_to_compare,
+)
 from cooperbench.report.coordination import coordination_tables, measure_run
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.llm_judge import judge_run
@@ -37,74 +42,82 @@ from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error, plural
 
 EXIT_DROPPED = 1
-_ROUNDING = 1e-9
-_share = arguments.number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= value <= 1)
 EXIT_MISMATCH = 1
-_NEWEST = 8
+_ROUNDING_ERROR = 1e-9
+_MAX_NEWEST_RUNS = 8
+_share = arguments.number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= value <= 1)
 _port = arguments.number(
     int, "a port: 1 to 65535, or 0 for any", lambda value: 0 <= value <= 65_535
 )
 
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="names of runs or ablations, or paths of their folders",
+    """Add the arguments of `cooperbench report`."""
+    runs = "names of runs or ablations, or paths of their folders"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=runs)
+    level = "how rates are broken down (default: %(default)s)"
+    parser.add_argument("--by", choices=LEVELS, default="setting", help=level)
+    coordination = (
+        "also analyze how agents worked together: messages, names, overlap"
+        " (with --json: the evidence of every pair)"
     )
-    add(
-        "--by",
-        choices=LEVELS,
-        default="setting",
-        help="how rates are broken down (default: %(default)s)",
-    )
-    together = "also how agents worked together: messages, names, overlap (with --json: the evidence of every pair)"
-    add("--coordination", action="store_true", help=together)
-    judge = "have a model say why pairs failed; kept as judge.json beside each pair"
-    add("--judge", metavar="MODEL", help=judge)
-    add("--csv", metavar="FILE", type=Path, help="write a row for each pair")
-    add("--parquet", metavar="FILE", type=Path, help="the same as Parquet (needs pyarrow)")
-    add("--html", metavar="FILE", type=Path, help="write everything as one page")
-    add("--split", action="store_true", help="with --html: trajectories beside the page")
+    parser.add_argument("--coordination", action="store_true", help=coordination)
+    judge = "let a model explain why pairs failed; the answers are kept in judge.json of each pair"
+    parser.add_argument("--judge", metavar="MODEL", help=judge)
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write a row for each pair")
+    parquet = "write a row for each pair as Parquet (needs pyarrow)"
+    parser.add_argument("--parquet", metavar="FILE", type=Path, help=parquet)
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write everything as one page")
+    split = "with --html: write trajectories to files beside the page"
+    parser.add_argument("--split", action="store_true", help=split)
     arguments.add_analysis_arguments(parser)
 
 
 def report(args: argparse.Namespace) -> int:
+    """Analyze runs, and print the result or write it to files."""
     logs_dir = Path(args.log_dir)
     if not args.runs:
-        raise UserError(
-            f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}"
-        )
+        raise _no_run_named(logs_dir)
     runs = [loading.load_folder(folder) for folder in loading.run_folders(args.runs, logs_dir)]
-    runs = loading.sound_only(runs) if args.sound_only else runs
+    if args.sound_only:
+        runs = loading.sound_only(runs)
     loading.check_same_dataset(runs, anyway=args.anyway)
     ablations = analyse_studies(runs)
-    opinions = (
-        [judge_run(run, args.judge, arguments.print_note) for run in runs] if args.judge else []
-    )
+    judgements = []
+    if args.judge:
+        judgements = [judge_run(run, args.judge, arguments.print_note) for run in runs]
     _write_files(runs, args)
-    found = analyse(runs, args.by, args.interval)
-    together = [(run.name, measure_run(run.pairs)) for run in runs] if args.coordination else []
+    analysis = analyse(runs, args.by, args.interval)
+    coordination = {}
+    if args.coordination:
+        coordination = {run.name: measure_run(run.pairs) for run in runs}
     if args.json:
-        content = found.to_json() | {"ablations": [asdict(one) for one in ablations]}
+        content = analysis.to_json()
+        content["ablations"] = [asdict(ablation) for ablation in ablations]
         if args.coordination:
-            content["coordination"] = [{"run": name, **one.to_json()} for name, one in together]
+            content["coordination"] = [
+                {"run": name, **measures.to_json()} for name, measures in coordination.items()
+            ]
         if args.judge:
-            content["judge"] = [msgspec.to_builtins(opinion) for opinion in opinions]
+            content["judge"] = [msgspec.to_builtins(judgement) for judgement in judgements]
         arguments.print_json(content)
-    else:
-        print_tables(map(ablation_table, ablations))
-        print_tables(analysis_tables(found))
-        print_tables(table for name, one in together for table in coordination_tables(name, one))
-        print_tables(map(judge_table, opinions))
+        return 0
+    print_tables(ablation_table(ablation) for ablation in ablations)
+    print_tables(analysis_tables(analysis))
+    for name, measures in coordination.items():
+        print_tables(coordination_tables(name, measures))
+    print_tables(judge_table(judgement) for judgement in judgements)
     return 0
+
+
+def _no_run_named(logs_dir: Path) -> UserError:
+    names = names_for_error(loading.run_names(logs_dir))
+    return UserError(f"no run given; in {logs_dir} there are: {names}")
 
 
 def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:
     if args.split and not args.html:
-        raise UserError("--split is for --html FILE")
+        raise UserError("--split needs --html FILE")
     for target, encode in (
         (args.csv, pair_table.csv_bytes),
         (args.parquet, pair_table.parquet_bytes),
@@ -121,163 +134,206 @@ def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    which = "two runs, e.g. before after, or a:coop b:coop; or one run that has solo and another setting"
-    parser.add_argument("runs", nargs="+", metavar="RUN[:SETTING]", help=which)
-    compared = "what is compared (default: %(default)s)"
-    parser.add_argument("--verdict", choices=VERDICTS, default="overall", help=compared)
-    drop = "exit with 1 when the rate of the second run is lower by more than X, e.g. 0.05 for 5 points"
-    parser.add_argument("--max-drop", type=_share, metavar="X", help=drop)
+    """Add the arguments of `cooperbench compare`."""
+    runs = (
+        "two runs, e.g. before after, or a:coop b:coop;"
+        " or one run that has results of solo and of another setting"
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN[:SETTING]", help=runs)
+    verdict = "verdict to compare (default: %(default)s)"
+    parser.add_argument("--verdict", choices=VERDICTS, default="overall", help=verdict)
+    max_drop = (
+        "exit with status 1 if the rate of the second run is lower by more than X,"
+        " e.g. 0.05 for 5 points"
+    )
+    parser.add_argument("--max-drop", type=_share, metavar="X", help=max_drop)
     arguments.add_analysis_arguments(parser)
 
 
 def compare(args: argparse.Namespace) -> int:
-    chosen = [_chosen(text, Path(args.log_dir)) for text in args.runs]
-    loading.check_same_dataset([run for run, _ in chosen], anyway=args.anyway)
+    """Compare the same pairs in two runs; return 1 if the rate dropped by more than --max-drop."""
+    selected = [_run_and_setting(text, Path(args.log_dir)) for text in args.runs]
+    loading.check_same_dataset([run for run, _ in selected], anyway=args.anyway)
     if args.sound_only:
-        sound = loading.sound_only([run for run, _ in chosen])
-        chosen = [(run, setting) for run, (_, setting) in zip(sound, chosen, strict=True)]
-    found = [
-        compare_sides(*sides, args.verdict, args.interval) for sides in sides_to_compare(chosen)
-    ]
-    for one in found:
-        # A comparison of nothing must not look like one without a difference, least of all in CI.
-        if not one.n:
-            raise UserError(
-                f"{one.first} and {one.second} have no pair with a verdict ({one.verdict}) on both sides; "
-                f"{len(one.unpaired)} pairs are on one side only or without a verdict"
-            )
-    dropped = [
-        one for one in found if args.max_drop is not None and one.drop > args.max_drop + _ROUNDING
-    ]
-    runs = {run.name: run for run, _ in chosen}
-    problems = [f"{run.name}: {line}" for run in runs.values() for line in run.problems]
+        sound = loading.sound_only([run for run, _ in selected])
+        selected = [(run, setting) for run, (_, setting) in zip(sound, selected, strict=True)]
+    comparisons = []
+    for first, second in sides_to_compare(selected):
+        comparison = compare_sides(first, second, args.verdict, args.interval)
+        _check_has_pairs(comparison)
+        comparisons.append(comparison)
+    runs = {run.name: run for run, _ in selected}
+    _print_comparisons(comparisons, runs, args)
+    sys.stdout.flush()
+    dropped = _dropped(comparisons, args.max_drop)
+    for comparison in dropped:
+        change = (
+            f"{comparison.verdict} dropped by {comparison.drop:.3f}"
+            f" from {comparison.first} to {comparison.second}"
+        )
+        arguments.print_note(f"cooperbench: {change}, more than {args.max_drop:g}")
+    return EXIT_DROPPED if dropped else 0
+
+
+def _dropped(comparisons: Sequence[Comparison], max_drop: float | None) -> list[Comparison]:
+    if max_drop is None:
+        return []
+    limit = max_drop + _ROUNDING_ERROR
+    return [comparison for comparison in comparisons if comparison.drop > limit]
+
+
+def _check_has_pairs(comparison: Comparison) -> None:
+    """Raise UserError if nothing was compared: in CI that must not look like no difference."""
+    if comparison.n:
+        return
+    sides = f"{comparison.first} and {comparison.second}"
+    unpaired = plural(len(comparison.unpaired), "pair")
+    verb = "is" if len(comparison.unpaired) == 1 else "are"
+    raise UserError(
+        f"{sides} have no pair with a verdict ({comparison.verdict}) on both sides; "
+        f"{unpaired} {verb} on one side only or without a verdict"
+    )
+
+
+def _print_comparisons(
+    comparisons: Sequence[Comparison], runs: dict[str, loading.Run], args: argparse.Namespace
+) -> None:
+    problems: list[str] = []
+    for run in runs.values():
+        problems += [f"{run.name}: {line}" for line in run.problems]
     if args.json:
         left_out = {name: run.unsound_left_out for name, run in runs.items()}
         arguments.print_json(
             {
                 "schema": "cooperbench.compare/1",
-                "comparisons": [asdict(one) for one in found],
+                "comparisons": [asdict(comparison) for comparison in comparisons],
                 "max_drop": args.max_drop,
-                "dropped": bool(dropped),
+                "dropped": bool(_dropped(comparisons, args.max_drop)),
                 "problems": problems,
                 "unsound_left_out": left_out if args.sound_only else None,
             }
         )
-    else:
-        print_tables(table for one in found for table in comparison_tables(one, problems))
-        if args.sound_only:
-            print_tables(
-                [Table("Only sound pairs", notes=loading.left_out_lines(list(runs.values())))]
-            )
-    sys.stdout.flush()
-    for one in dropped:
-        what = f"{one.verdict} dropped by {one.drop:.3f} from {one.first} to {one.second}"
-        arguments.print_note(f"cooperbench: {what}, more than {args.max_drop:g}")
-    return EXIT_DROPPED if dropped else 0
+        return
+    for comparison in comparisons:
+        print_tables(comparison_tables(comparison, problems))
+    if args.sound_only:
+        notes = loading.left_out_lines(list(runs.values()))
+        print_tables([Table("Only sound pairs", notes=notes)])
 
 
-def _chosen(text: str, logs_dir: Path) -> tuple[loading.Run, Setting | None]:
-    name, colon, wanted = text.rpartition(":")
+def _run_and_setting(text: str, logs_dir: Path) -> tuple[loading.Run, Setting | None]:
+    """Parse `RUN` or `RUN:SETTING`."""
+    name, colon, setting_name = text.rpartition(":")
     if not colon:
         return loading.resolve_run(text, logs_dir), None
-    setting = next((one for one in SETTINGS if one == wanted), None)
-    if setting is None:
-        raise UserError(f"{text!r}: after the colon stands a setting, one of {', '.join(SETTINGS)}")
-    return loading.resolve_run(name, logs_dir), setting
+    for setting in SETTINGS:
+        if setting == setting_name:
+            return loading.resolve_run(name, logs_dir), setting
+    raise UserError(f"{text!r}: after the colon there must be one of {', '.join(SETTINGS)}")
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", nargs="?", help="the experiment's name, or its folder")
-    formats = "; ".join(f"{name}: {one.meaning}" for name, one in FORMATS.items())
-    add(
+    """Add the arguments of `cooperbench export`."""
+    run = "name of the experiment, or its folder"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=run)
+    formats = "; ".join(f"{name}: {entry.meaning}" for name, entry in FORMATS.items())
+    parser.add_argument(
         "--format", choices=tuple(FORMATS), default="atif", help=f"{formats} (default: %(default)s)"
     )
-    where = "the file, or the folder of files (default: in export/ in the run's folder)"
-    add("-o", "--output", type=Path, metavar="PATH", help=where)
-    check = "write nothing; check a leaderboard file against itself, and against the run's logs if they are here"
-    add("--verify", type=Path, metavar="FILE", help=check)
+    output = "file, or folder of files (default: in export/ in the run's folder)"
+    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=output)
+    verify = (
+        "write nothing; check that a leaderboard file is consistent,"
+        " and compare it with the run's logs if they are here"
+    )
+    parser.add_argument("--verify", type=Path, metavar="FILE", help=verify)
     arguments.add_logs_argument(parser)
 
 
 def export(args: argparse.Namespace) -> int:
+    """Write the results of a run for other tools, or verify a leaderboard file."""
     logs_dir = Path(args.log_dir)
     run = loading.resolve_run(args.run, logs_dir) if args.run else None
     if args.verify:
         return _verify(args.verify, logs_dir, run)
     if run is None:
-        raise UserError(
-            f"which run? in {logs_dir} there are: {names_for_error(loading.run_names(logs_dir))}"
-        )
+        raise _no_run_named(logs_dir)
     target = args.output or run.root / "export" / FORMATS[args.format].target
-    done = export_run(run, args.format, target)
-    for line in done.left_out:
+    exported = export_run(run, args.format, target)
+    for line in exported.left_out:
         arguments.print_note(f"left out: {line}")
-    # Half of a run is not to be taken for the whole.
-    if states := Counter(pair.state for pair in run.pairs if not pair.verdicts):
-        counts = ", ".join(f"{count} {state}" for state, count in states.items())
-        of_all = f"{states.total()} of {plural(len(run.pairs), 'pair')}"
-        arguments.print_note(f"{of_all} without a verdict ({counts})")
-    pairs = plural(len(run.pairs) - len(done.left_out), "pair")
+    _warn_about_missing_verdicts(run)
+    pairs = plural(len(run.pairs) - len(exported.left_out), "pair")
     if FORMATS[args.format].content:
-        arguments.print_line(f"wrote {pairs} to {done.files[0]}")
+        arguments.print_line(f"wrote {pairs} to {exported.files[0]}")
     else:
-        arguments.print_line(f"wrote {plural(len(done.files), 'file')} of {pairs} to {target}")
+        files = plural(len(exported.files), "file")
+        arguments.print_line(f"wrote {files} of {pairs} to {target}")
     return 0
 
 
+def _warn_about_missing_verdicts(run: loading.Run) -> None:
+    """Say how many pairs have no verdict, so that nobody takes a part of a run for all of it."""
+    states = Counter(pair.state for pair in run.pairs if not pair.verdicts)
+    if states:
+        counts = ", ".join(f"{count:,} {state}" for state, count in states.items())
+        total = f"{states.total():,} of {plural(len(run.pairs), 'pair')}"
+        arguments.print_note(f"{total} without a verdict ({counts})")
+
+
 def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
-    found = verify_submission(path, logs_dir, run)
-    for line in found.mismatches:
+    verified = verify_submission(path, logs_dir, run)
+    for line in verified.mismatches:
         arguments.print_line(line)
-    if found.mismatches:
-        count = plural(len(found.mismatches), "mismatch", "mismatches")
+    if verified.mismatches:
+        count = plural(len(verified.mismatches), "mismatch", "mismatches")
         arguments.print_note(f"cooperbench: {path} is not valid: {count}")
         return EXIT_MISMATCH
-    if found.run is None:
+    if verified.run is None:
         unchecked = f"its logs are not in {logs_dir}, nothing else was checked"
         arguments.print_line(f"{path} is consistent; {unchecked}")
     else:
-        arguments.print_line(
-            f"{path} is valid: {plural(found.pairs, 'pair')}, all as in {found.run.root}"
-        )
+        pairs = plural(verified.pairs, "pair")
+        arguments.print_line(f"{path} is valid: {pairs}, all as in {verified.run.root}")
     return 0
 
 
 def add_view_arguments(parser: argparse.ArgumentParser) -> None:
-    which = f"which runs (default: the {_NEWEST} newest, also those to come)"
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=which)
-    where = "where to listen on 127.0.0.1 (default: any that is free)"
-    parser.add_argument("--port", type=_port, default=0, help=where)
-    parser.add_argument(
-        "--no-browser", action="store_true", help="print the address, open no browser"
-    )
+    """Add the arguments of `cooperbench view`."""
+    runs = f"runs to show (default: the {_MAX_NEWEST_RUNS} newest, including new ones)"
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=runs)
+    port = "port on 127.0.0.1 (default: any free port)"
+    parser.add_argument("--port", type=_port, default=0, help=port)
+    no_browser = "print the address, but do not open a browser"
+    parser.add_argument("--no-browser", action="store_true", help=no_browser)
     arguments.add_logs_argument(parser)
 
 
 def view(args: argparse.Namespace) -> int:
+    """Serve the report of runs as a page until Ctrl-C."""
     logs_dir = Path(args.log_dir)
-    chosen = loading.run_folders(args.runs, logs_dir)
+    folders = loading.run_folders(args.runs, logs_dir)
 
-    def roots() -> list[Path]:
-        return chosen or [
-            logs_dir / name for name in reversed(loading.run_names(logs_dir)[:_NEWEST])
-        ]
+    def current_folders() -> list[Path]:
+        if folders:
+            return folders
+        newest = loading.run_names(logs_dir)[:_MAX_NEWEST_RUNS]
+        return [logs_dir / name for name in reversed(newest)]
 
-    if not roots():
+    if not current_folders():
         raise UserError(
-            f"there is no run in {logs_dir}; start one with `cooperbench run`, or say --log-dir"
+            f"there is no run in {logs_dir}; start one with `cooperbench run`, or use --log-dir"
         )
     try:
-        server = LiveServer(roots, args.port)
+        server = LiveServer(current_folders, args.port)
     except OSError as error:
         raise UserError(
-            f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}; take another --port"
+            f"cannot listen on {ADDRESS}:{args.port}: {error.strerror}; use another --port"
         ) from None
     with server, suppress(KeyboardInterrupt):
         server.snapshot()
         arguments.print_line(server.url)
-        arguments.print_line("Ctrl-C ends it.")
+        arguments.print_line("Press Ctrl-C to stop.")
         sys.stdout.flush()
         if not args.no_browser:
             webbrowser.open(server.url)

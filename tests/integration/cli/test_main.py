@@ -313,7 +313,7 @@ def test_the_tests_that_have_to_pass_are_shown_once_they_are_known(
     which = ["--dataset-dir", "demo", "-r", "stencil_task", "-f", "1,2"]
     code, out, _ = call(capsys, "tasks", "--tests", *which)
     assert code == 0
-    assert "stencil_task/task0/feature1: not known yet: cooperbench validate finds out" in out
+    assert "stencil_task/task0/feature1: not known yet; run cooperbench validate" in out
     assert call(capsys, "validate", "--backend", "local", *which)[0] == 0
     out = call(capsys, "tasks", "--tests", *which)[1]
     assert "  tests.test_filters.Filters.test_case\n" in out

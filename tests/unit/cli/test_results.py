@@ -183,12 +183,12 @@ def test_parquet_without_pyarrow_is_one_line(logs: Path) -> None:
 
 def test_mistakes_are_one_line(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, answer in (
-        (("report",), "which run? in "),
+        (("report",), "no run given; in "),
         (("report", "gud"), "no run 'gud'"),
         (("report", "mixed", "elsewhere"), "different datasets (mixed has dataset at revision"),
         (("compare", "good", "elsewhere"), "--anyway"),
         (("compare", "good"), "takes two runs"),
-        (("compare", "good:both", "mixed"), "after the colon stands a setting"),
+        (("compare", "good:both", "mixed"), "after the colon there must be one of"),
         (
             ("compare", "mixed:solo", "good", "--verdict", "merge"),
             "have no pair with a verdict (merge)",
