@@ -1,27 +1,26 @@
-"""Data types that all packages share. Frozen, typed, without I/O: they know where files are, not what is in them."""
+"""Data types that all packages share: frozen, typed, without I/O. They know paths, not contents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 Setting = Literal["coop", "solo", "team"]
 SETTINGS: tuple[Setting, ...] = ("coop", "solo", "team")
 """`team` is coop with a lead, members and tools to coordinate with."""
 EvalNetwork = Literal["auto", "none", "public"]
 EVAL_NETWORKS: tuple[EvalNetwork, ...] = ("auto", "none", "public")
-"""What test runs may reach. `auto`: nothing where the golden patch passes so, else everything."""
+"""Network access of test runs. `auto`: none if the golden patch passes without it, else public."""
 MAX_AGENTS = 16
-"""That a pair may have."""
+"""Maximum number of agents per pair."""
 REPO_DIR = "/workspace/repo"
-"""Where the repository is, in every sandbox of every task."""
+"""Path of the repository in every sandbox."""
 
 
 class _File:
-    """A file of a feature or a task: it has this name in the dataset."""
+    """A descriptor for a file in the folder of a feature or a task."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,10 +38,11 @@ class Feature:
 
     @property
     def path(self) -> Path:
+        """The folder of the feature in the dataset."""
         return self.task.path / f"feature{self.feature_id}"
 
     description = _File("feature.md")
-    """What an agent is told."""
+    """The description that agents get."""
     patch = _File("feature.patch")
     """The golden patch, hidden from agents."""
     tests = _File("tests.patch")
@@ -69,13 +69,16 @@ class Task:
 
     @property
     def label(self) -> str:
+        """The task as it is shown to people: `pallets_click_task/task2068`."""
         return f"{self.repo}/task{self.task_id}"
 
     def feature(self, feature_id: int) -> Feature:
+        """Return one feature of the task."""
         return Feature(self, feature_id)
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """All features, in numeric order."""
         return tuple(self.feature(number) for number in self.feature_ids)
 
     @property
@@ -86,7 +89,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Pair:
-    """The features that are worked on together: two as a rule, up to `MAX_AGENTS` if asked for (a group)."""
+    """Features that agents implement together: usually two, in a group up to `MAX_AGENTS`."""
 
     task: Task
     feature_ids: tuple[int, ...]
@@ -94,21 +97,23 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """As in paths: `f1_f2`, `f1_f2_f3`."""
+        """The name in paths: `f1_f2`, `f1_f2_f3`."""
         return "_".join(f"f{number}" for number in self.feature_ids)
 
     @property
     def label(self) -> str:
+        """The pair as it is shown to people: `pallets_click_task/task2068 f1_f2`."""
         return f"{self.task.label} {self.name}"
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The features, in numeric order."""
         return tuple(self.task.feature(number) for number in self.feature_ids)
 
 
 @dataclass(frozen=True)
 class AgentSlot:
-    """One agent's place in a pair: who it is and what it is to build."""
+    """The position of one agent in a pair: its id and the features that it has to implement."""
 
     agent_id: str
     """`agent1`, `agent2`, … or `solo`."""
@@ -116,84 +121,68 @@ class AgentSlot:
 
     @property
     def feature_ids(self) -> tuple[int, ...]:
+        """The ids of the features."""
         return tuple(feature.feature_id for feature in self.features)
 
 
 def agent_slots(pair: Pair, setting: Setting) -> tuple[AgentSlot, ...]:
-    """Who works on a pair: one agent per feature, or one for all of them."""
+    """Return the slots of a pair: one agent per feature, or in setting solo one for all of them."""
     if setting == "solo":
         return (AgentSlot("solo", pair.features),)
     return tuple(
-        AgentSlot(f"agent{place}", (feature,)) for place, feature in enumerate(pair.features, 1)
+        AgentSlot(f"agent{number}", (feature,)) for number, feature in enumerate(pair.features, 1)
     )
 
 
 @dataclass(frozen=True)
 class Message:
-    """What one agent told another, stamped by the harness."""
+    """A message between agents, with the sender and time that the harness recorded."""
 
     sequence: int
-    """1, 2, 3 … over the whole pair."""
+    """Number of the message within the pair, from 1."""
     sender: str
     recipient: str
     text: str
     timestamp: str
-    """UTC, ISO 8601, when the harness took it."""
+    """Time at which the harness received it: UTC, ISO 8601."""
     sender_step: int = 0
-    """How many steps the sender had taken."""
+    """Number of steps that the sender had taken."""
 
     @property
     def shown(self) -> str:
-        """As the recipient's model sees it."""
+        """The message as the recipient's model sees it."""
         return f"Message from {self.sender}:\n\n{self.text}"
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a model was asked for and what that cost."""
+    """Tokens, time and cost of model calls."""
 
     cost: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt tokens, those that the provider had kept from an earlier call."""
+    """Prompt tokens that the provider had cached."""
     calls: int = 0
     model_seconds: float = 0.0
     unpriced_calls: int = 0
-    """Calls of a model whose price nobody knows: `cost` is without them."""
+    """Calls to models without a known price; `cost` does not include them."""
 
     @property
     def total_tokens(self) -> int:
+        """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
 
-    def to_record(self) -> dict[str, float | int]:
-        """As it stands in result.json and summary.json."""
-        return {
-            "cost": self.cost,
-            "model_calls": self.calls,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cached_tokens": self.cached_tokens,
-            "model_seconds": round(self.model_seconds, 3),
-            "unpriced_calls": self.unpriced_calls,
-        }
-
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
-
-
-USAGE_KEYS = (*Usage().to_record(), "sandbox_seconds")
-"""What is summed over the agents of a pair, and over the pairs of an experiment."""
-
-
-def sum_usage(records: Iterable[Mapping[str, Any]]) -> dict[str, float | int]:
-    """Of agents or of pairs; what an older version did not record counts as nothing."""
-    every = list(records)
-    sums = {name: sum(record.get(name) or 0 for record in every) for name in USAGE_KEYS}
-    return {
-        name: round(value, 3) if name.endswith("_seconds") else value
-        for name, value in sums.items()
-    }
+        return Usage(
+            cost=self.cost + other.cost,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            calls=self.calls + other.calls,
+            model_seconds=self.model_seconds + other.model_seconds,
+            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+        )
 
 
 MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]
@@ -201,30 +190,30 @@ MergeStatus = Literal["clean", "conflict", "identical", "missing_input"]
 
 @dataclass(frozen=True)
 class MergeResult:
-    """All agents' patches as one."""
+    """The merge of all agents' patches."""
 
     status: MergeStatus
-    """Of the plain three-way merge; this alone decides merge success."""
+    """Outcome of the plain three-way merge, which alone decides merge success."""
     strategy: Literal["plain", "union", "none"]
-    """How `patch` came to be: plain, union after a conflict, or none where there is no result."""
+    """How `patch` was made: `plain`, `union` after a conflict, or `none` without a result."""
     patch: bytes
-    """From the base commit to the merge; empty where there is no result."""
+    """Difference between the base commit and the merge; empty without a result."""
     conflicting_files: tuple[str, ...] = ()
     detail: str = ""
-    """One line for people where something went wrong."""
+    """One line for people if something went wrong."""
     tree: str = ""
-    """What identifies the merge; empty where there is no result."""
+    """Git id of the merged tree; empty without a result."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """Where a task's code runs, as its backend knows it."""
+    """The images of a task, as a backend names them."""
 
     ref: str
     """The task's image as it was published or built, for `create_sandbox`."""
     agent_ref: str | None = None
-    """The same without upstream history, for agents; None: the harness removes it in each sandbox."""
+    """The image without upstream history, for agents; None: each sandbox is stripped."""
     digest: str = ""
-    """What identifies the content, recorded with results."""
+    """Digest of the content, which is recorded with results."""
     evaluation_ref: str | None = None
-    """The same without commits later than HEAD, for test runs; None: the harness removes them in each sandbox."""
+    """The image without commits later than HEAD, for test runs; None: each sandbox is stripped."""

@@ -1,4 +1,4 @@
-"""Retries with growing pauses, clean-up that Ctrl-C must not cut short, and work that is done once for all who ask."""
+"""Retries with growing pauses, clean-up that survives Ctrl-C, and work that callers share."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 5.0
 _MAX_INTERRUPTS = 5
-"""After these a clean-up that does not finish is given up."""
+"""Interrupts after which a clean-up that does not finish is abandoned."""
 
 
 def backoff_seconds(
-    attempt: int, longest: float = float("inf"), first: float | None = None
+    attempt: int, max_seconds: float = float("inf"), first_seconds: float | None = None
 ) -> float:
-    """The pause after this failed attempt (from 1 on): growing, and not the same for all that failed together."""
-    usual = min(longest, (first or FIRST_PAUSE_SECONDS) * 2.0 ** (attempt - 1))
-    return usual * random.uniform(0.5, 1.5)  # noqa: S311  # jitter, not a secret
+    """Return the pause after a failed attempt; the first attempt is 1.
+
+    Pauses double with each attempt. They are random, so that callers that failed together do not
+    try again together.
+    """
+    pause_seconds = (first_seconds or FIRST_PAUSE_SECONDS) * 2.0 ** (attempt - 1)
+    jitter = random.uniform(0.5, 1.5)  # noqa: S311  # not a secret
+    return min(max_seconds, pause_seconds) * jitter
 
 
 def with_retries(
@@ -35,7 +40,12 @@ def with_retries(
     stop: threading.Event,
     on_failure: Callable[[int, InfraError], None] = lambda *_: None,
 ) -> T:
-    """`work(attempt)`, again after an InfraError; the last one's error is raised. A stop ends it at once."""
+    """Call `work(attempt)`, up to `ATTEMPTS` times if it raises InfraError, and return its result.
+
+    Raises:
+        InfraError: The last attempt has failed.
+        Interrupted: `stop` was set.
+    """
     attempt = 1
     while True:
         try:
@@ -58,15 +68,22 @@ def retry_for(
     stop: threading.Event,
     first_pause: float | None = None,
 ) -> T:
-    """`work()`, again after one of these errors, as long as the next attempt begins in time. A stop ends it at once."""
-    deadline, attempt = time.monotonic() + seconds, 0
-    longest = 20 * first_pause if first_pause else MAX_PAUSE_SECONDS
+    """Call `work()` until it succeeds, as long as the next attempt starts within `seconds`.
+
+    Only the given errors are retried.
+
+    Raises:
+        Interrupted: `stop` was set.
+    """
+    deadline = time.monotonic() + seconds
+    max_pause = 20 * first_pause if first_pause else MAX_PAUSE_SECONDS
+    attempt = 0
     while not stop.is_set():
         attempt += 1
         try:
             return work()
         except errors:
-            pause_seconds = backoff_seconds(attempt, longest, first_pause)
+            pause_seconds = backoff_seconds(attempt, max_pause, first_pause)
             if time.monotonic() + pause_seconds >= deadline:
                 raise
         stop.wait(pause_seconds)
@@ -74,7 +91,11 @@ def retry_for(
 
 
 def finish_despite_interrupts(action: Callable[[], T]) -> T:
-    """What an action gives; as often as Ctrl-C comes meanwhile it is begun again, and then interrupted."""
+    """Call an action and return its result. If Ctrl-C interrupts it, finish it first.
+
+    The action is started again after each interrupt, so it must be safe to repeat. The first
+    KeyboardInterrupt is raised at the end.
+    """
     try:
         return action()
     except KeyboardInterrupt:
@@ -86,45 +107,72 @@ def finish_despite_interrupts(action: Callable[[], T]) -> T:
 
 
 def run_in_daemon_threads(
-    work: Callable[[K], T], keys: Iterable[K], most: int, name: str
+    work: Callable[[K], T], keys: Iterable[K], max_threads: int, name: str
 ) -> tuple[dict[K, Future[T]], list[threading.Thread]]:
-    """Work that cannot be told to end: Python would wait for it in a pool. A future that has an end is not begun."""
+    """Start `work(key)` for all keys; return the futures by key, and the threads.
+
+    For work that cannot be interrupted: when Python exits it waits for the threads of a pool, but
+    not for daemon threads. Work whose future has been set meanwhile is not started.
+    """
     futures: dict[K, Future[T]] = {key: Future() for key in keys}
-    left = list(reversed(futures))
+    remaining = list(reversed(futures))
 
-    def take() -> None:
+    def run_next(key: K) -> bool:
+        """Run the work for a key; return whether the thread should continue."""
+        future = futures[key]
+        if future.done():
+            return False
+        try:
+            future.set_result(work(key))
+        except InvalidStateError:  # somebody has set the future meanwhile
+            return False
+        except Exception as error:
+            future.set_exception(error)
+        return True
+
+    def run_all() -> None:
+        """Run work until none is left."""
+        # `pop` is atomic, so that threads need no lock. A future that is set means: stop.
         with suppress(IndexError, InvalidStateError):
-            while not (future := futures[key := left.pop()]).done():
-                try:
-                    future.set_result(work(key))
-                except Exception as error:
-                    future.set_exception(error)
+            while run_next(remaining.pop()):
+                pass
 
-    threads = [threading.Thread(target=take, name=name, daemon=True) for _ in left[:most]]
+    threads = [
+        threading.Thread(target=run_all, name=name, daemon=True) for _ in remaining[:max_threads]
+    ]
     for thread in threads:
         thread.start()
     return futures, threads
 
 
 class SingleFlight(Generic[K, V]):
-    """By key. A failure is told to everybody who waits for it and not kept: who asks later tries again."""
+    """A cache in which each value is computed once, even if several threads ask at the same time.
+
+    An error is raised to all threads that wait for the value. It is not cached: the next call tries
+    again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[K, Future[V]] = {}
+        self._futures: dict[K, Future[V]] = {}
 
-    def get(self, key: K, make: Callable[[], V]) -> V:
+    def get(self, key: K, compute: Callable[[], V]) -> V:
+        """Return the value of a key; compute it if no other thread does."""
         with self._lock:
-            found = self._made.get(key)
-            future = found or self._made.setdefault(key, Future())
-        if found is None:
+            future = self._futures.get(key)
+            is_first = future is None
+            if future is None:
+                future = Future()
+                self._futures[key] = future
+        if is_first:
             try:
-                future.set_result(make())
+                future.set_result(compute())
             except BaseException as error:
                 self.forget(key)
                 future.set_exception(error)
         return future.result()
 
     def forget(self, key: K) -> None:
+        """Remove the value of a key from the cache."""
         with self._lock:
-            self._made.pop(key, None)
+            self._futures.pop(key, None)

@@ -1,4 +1,4 @@
-"""What several commands share: arguments, how their text is read, and how results are printed."""
+"""Arguments that several commands share, their parsers, and the output of results."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ N = TypeVar("N", int, float)
 def number(
     kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]
 ) -> Callable[[str], N]:
-    """A reader for argparse."""
+    """Return a parser of numbers for argparse; `wanted` describes valid values in errors."""
 
     def read(text: str) -> N:
+        """Parse a number."""
         try:
             value = kind(text)
         except ValueError:
@@ -53,7 +54,7 @@ _task = number(int, "a task's number, e.g. 12 or task12", lambda value: value >=
 
 
 def number_list(text: str) -> list[int]:
-    """`1,2` as numbers, of features or of agents."""
+    """Parse a list of numbers of features or agents: `1,2`."""
     try:
         return [_listed(part.strip()) for part in text.split(",")]
     except argparse.ArgumentTypeError as error:
@@ -63,47 +64,84 @@ def number_list(text: str) -> list[int]:
 
 
 def task_number(text: str) -> int:
-    """`12` or `task12`."""
+    """Parse the number of a task: `12` or `task12`."""
     return _task(text.removeprefix("task"))
 
 
 def add_dataset_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--dataset-dir`."""
     folder = "the dataset's folder, or `demo` for the one in the package"
     default = "(default: $COOPERBENCH_DATASET_DIR or dataset)"
     parser.add_argument("--dataset-dir", metavar="DIR", help=f"{folder} {default}")
 
 
 def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = True) -> None:
-    """Which pairs; with `groups` also how groups are made: for commands that enumerate, not for what is on disk."""
-    add = parser.add_argument_group("which pairs").add_argument
-    add("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
-    add("-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task")
-    add("-t", "--task", dest="task_id", type=task_number, metavar="ID", help="only this task")
-    together = f"only these features together, 2 to {MAX_AGENTS}"
-    add("-f", "--features", type=number_list, metavar="1,2", help=together)
+    """Add the arguments that select pairs; with `groups` also those that make groups of features."""
+    selection = parser.add_argument_group("which pairs")
+    selection.add_argument("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
+    selection.add_argument(
+        "-r", "--repo", metavar="REPO", help="only one repository, e.g. llama_index_task"
+    )
+    selection.add_argument(
+        "-t", "--task", dest="task_id", type=task_number, metavar="ID", help="only this task"
+    )
+    selection.add_argument(
+        "-f",
+        "--features",
+        type=number_list,
+        metavar="1,2",
+        help=f"only these features together, 2 to {MAX_AGENTS}",
+    )
     if groups:
-        sizes = "groups of so many features, an agent each, instead of pairs (with -f: of these features)"
-        add("--agents", dest="group_sizes", type=number_list, metavar="2,3", help=sizes)
-        most = "at most so many groups of a size for each task (default: as many as the task has pairs)"
-        add("--groups", dest="groups_per_task", type=whole_above_zero, metavar="K", help=most)
-        seed = "draws the groups where there are more; those of one seed are nested over sizes (default: 0)"
-        add("--seed", type=int, default=0, metavar="N", help=seed)
+        _add_group_arguments(selection)
     add_dataset_argument(parser)
 
 
+def _add_group_arguments(selection: argparse._ActionsContainer) -> None:
+    selection.add_argument(
+        "--agents",
+        dest="group_sizes",
+        type=number_list,
+        metavar="2,3",
+        help="groups of this many features, one agent each, instead of pairs "
+        "(with -f: groups of these features)",
+    )
+    selection.add_argument(
+        "--groups",
+        dest="groups_per_task",
+        type=whole_above_zero,
+        metavar="K",
+        help="maximum number of groups per size and task (default: the task's number of pairs)",
+    )
+    selection.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="random seed for sampling groups; groups of one seed are nested over sizes "
+        "(default: 0)",
+    )
+
+
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:
-    where = "where results are (default: %(default)s)"
-    parser.add_argument("--log-dir", default="logs", metavar="DIR", help=where)
+    """Add `--log-dir`."""
+    parser.add_argument(
+        "--log-dir",
+        default="logs",
+        metavar="DIR",
+        help="folder with results (default: %(default)s)",
+    )
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
     parser.add_argument(
         "--json", action="store_true", help="for machines: one JSON object on stdout"
     )
 
 
 def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of `report` and `compare`."""
+    """Add the arguments that `report` and `compare` share."""
     how = "how intervals are made (default: %(default)s)"
     parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
     parser.add_argument(
@@ -139,20 +177,22 @@ def add_option(group: argparse._ActionsContainer, name: str, **overrides: Any) -
 
 
 def print_line(line: str) -> None:
+    """Print a line of the result."""
     sys.stdout.write(printable(line) + "\n")
 
 
 def print_note(line: str) -> None:
-    """Beside the result: on stderr."""
+    """Print a line that is not part of the result, on stderr."""
     sys.stderr.write(wrap(printable(line), terminal_width(sys.stderr)) + "\n")
 
 
 def print_json(content: object) -> None:
+    """Print the result as JSON."""
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
 
 
 def print_result(args: argparse.Namespace, content: object, lines: Iterable[str]) -> None:
-    """The content with `--json`, else the lines."""
+    """Print the content with `--json`, else the lines."""
     if args.json:
         print_json(content)
         return

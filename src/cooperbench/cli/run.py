@@ -1,4 +1,4 @@
-"""`cooperbench run`, `ablate`, `eval`, `demo` and `prompts`: commands that run or evaluate agents."""
+"""`cooperbench run`, `ablate`, `eval`, `demo` and `prompts`: run or evaluate agents."""
 
 from __future__ import annotations
 
