@@ -1,20 +1,20 @@
-"""Everything that a report says about a set of runs, computed once for the terminal, for JSON and for the page.
-
-A `RateRow` has the pairs of a run, repository or task together: verdicts with intervals, all else counted beside them.
-"""
+"""The analysis of a set of runs, for the terminal, for JSON and for the page."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import comb
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
 from cooperbench._version import __version__
 from cooperbench.models import Setting
+from cooperbench.records import JsonObject
+from cooperbench.records.usage import total_usage
 from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
@@ -23,6 +23,7 @@ from cooperbench.report.pairs import (
     ENDED,
     EVALUATED,
     STATES,
+    AgentData,
     PairData,
     PairKey,
     State,
@@ -49,32 +50,34 @@ TEAM_SUMS = {
     "request_waiting_seconds": "waited, s",
     "changes_to_files_of_others_tasks": "others' files",
 }
-"""Of `metrics` in result.json, and what a column of them is called."""
+"""Sums of `metrics` in result.json, and the titles of their columns."""
 
 
 @dataclass(frozen=True)
 class RateRow:
-    """The pairs of one setting of one run, or those of one repository or task among them."""
+    """The pairs of one setting of one run, or of one repository or task in it."""
 
     run: str
     setting: Setting
     repo: str | None
-    """None: all repositories; likewise for the task."""
+    """None for all repositories."""
     task_id: int | None
+    """None for all tasks."""
     pairs: int
     judged: int
+    """Number of pairs with a verdict."""
     states: Mapping[State, int]
     rates: Mapping[str, Estimate]
-    """Over the judged pairs, by verdict, those that apply: one agent's patch merges with nothing."""
+    """Rates over the pairs with a verdict, by the verdicts that apply to the setting."""
     unsound: int
     sound_rates: Mapping[str, Estimate]
-    """The rates without those; empty where there are none."""
+    """Rates without unsound pairs; empty if there are none."""
     order_conflicts: int
-    """Judged pairs of three and more that conflict and would merge in another order."""
+    """Number of groups of three or more that conflict but would merge in another order."""
     suspicious: int
     cost: float
     unpriced_calls: int
-    """Of models whose price nobody knows: the cost is without them."""
+    """Number of calls to models without a known price. The cost does not include them."""
     steps: int
     tokens: int
     messages: int
@@ -82,66 +85,74 @@ class RateRow:
 
     @property
     def name(self) -> str:
+        """The name of the side: `run:coop`."""
         return f"{self.run}:{self.setting}"
 
 
 @dataclass(frozen=True)
 class TeamRow:
-    """What setting team adds, beside the verdicts."""
+    """Use of the tools of setting team in one run."""
 
     run: str
     pairs: int
     integrated_by_lead: Estimate
-    """The lead's patch alone has all features; only where there is a lead, and a verdict."""
+    """Share of pairs in which the lead's patch alone has all features, of those with a lead and a
+    verdict."""
     sums: Mapping[str, float]
 
 
 @dataclass(frozen=True, order=True)
 class FlakyPair(PairKey):
-    """Passed in some runs and failed in others."""
+    """A pair that passed in some runs and failed in others."""
 
     passed: int
     of: int
+    """Number of runs with a verdict."""
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """Runs that differ in nothing but their names, in one setting."""
+    """Runs that differ only in their names, in one setting."""
 
     runs: tuple[str, ...]
     setting: Setting
     pass_at: Mapping[int, Estimate]
-    """By k: the chance that at least one of k tries passes, over the pairs that have at least k verdicts."""
+    """By k: the probability that at least one of k tries passes, over the pairs with at least k
+    verdicts."""
     flaky: tuple[FlakyPair, ...]
 
 
 @dataclass(frozen=True)
 class CrossPlayCell:
+    """Overall success of two configurations that worked together."""
+
     agent1: str
-    """Who worked on the lower feature."""
+    """Configuration of the agent with the lower feature."""
     agent2: str
     overall: Estimate
 
 
 @dataclass(frozen=True)
 class CrossPlay:
-    """Overall success of coop pairs, by who was agent1 and who agent2."""
+    """Overall success of coop pairs by the configurations of agent1 and agent2."""
 
     configurations: tuple[str, ...]
     cells: tuple[CrossPlayCell, ...]
     unknown: int
-    """Judged pairs of which the records do not say who the two were, or that had another number of agents."""
+    """Number of evaluated pairs without two known configurations."""
 
 
 @dataclass(frozen=True)
 class Analysis:
+    """The analysis of a set of runs."""
+
     interval: Method
     runs: tuple[Run, ...]
     rates: tuple[RateRow, ...]
     coordination_deficits: tuple[Comparison, ...]
-    """Solo against coop of each configuration that has both."""
+    """Solo compared with several agents, for each configuration that has both."""
     coop_without_solo: tuple[str, ...]
-    """Coop sides that no solo run of the same agent and model is given for."""
+    """Sides of several agents without a solo run of the same agent and model."""
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
@@ -150,101 +161,136 @@ class Analysis:
 
     @property
     def problems(self) -> list[str]:
-        return [f"{run.name}: {line}" for run in self.runs for line in run.problems]
+        """One line for everything that could not be read."""
+        problems: list[str] = []
+        for run in self.runs:
+            problems += [f"{run.name}: {line}" for line in run.problems]
+        return problems
 
-    def to_json(self) -> dict[str, Any]:
-        runs = [
-            {
-                "name": run.name,
-                "dataset": run.dataset[0],
-                "dataset_revision": run.dataset[1],
-                "agent": (run.config.agent or None) if run.config else None,
-                "model": (run.config.model_name or None) if run.config else None,
-                "settings": run.settings,
-                "problems": run.problems,
-                "unsound_left_out": run.unsound_left_out,
-            }
-            for run in self.runs
-        ]
-        about = {"schema": SCHEMA, "version": __version__, "time": utc_now()}
-        return about | asdict(replace(self, runs=())) | {"runs": runs}
+    def to_json(self) -> JsonObject:
+        """Return the content of `--json`."""
+        content: JsonObject = {"schema": SCHEMA, "version": __version__, "time": utc_now()}
+        content |= asdict(replace(self, runs=()))
+        content["runs"] = [_describe_run(run) for run in self.runs]
+        return content
+
+
+def _describe_run(run: Run) -> JsonObject:
+    dataset, dataset_revision = run.dataset
+    return {
+        "name": run.name,
+        "dataset": dataset,
+        "dataset_revision": dataset_revision,
+        "agent": (run.config.agent or None) if run.config else None,
+        "model": (run.config.model_name or None) if run.config else None,
+        "settings": run.settings,
+        "problems": run.problems,
+        "unsound_left_out": run.unsound_left_out,
+    }
 
 
 def analyse(
     runs: Sequence[Run], level: Level = "setting", method: Method = "clustered"
 ) -> Analysis:
-    """All of it. Whether the runs belong together is for the caller to check (`check_same_dataset`)."""
-    matched, alone = match_solo_and_coop(runs)
+    """Compute everything.
+
+    The caller decides whether the runs belong together (`check_same_dataset`).
+    """
+    matches = match_solo_and_coop(runs)
+    repeated_runs = _group_repetitions(runs)
+    curves = [agent_curve(group, setting, method) for group, setting in repeated_runs]
+    team_rows = [_team_row(run, method) for run in runs]
     return Analysis(
         runs=tuple(runs),
         interval=method,
         rates=tuple(rate_rows(runs, level, method)),
         coordination_deficits=tuple(
-            compare_sides(solo, coop, method=method) for solo, coop in matched
+            compare_sides(solo, together, method=method) for solo, together in matches.matched
         ),
-        coop_without_solo=tuple(side.label for side in alone),
+        coop_without_solo=tuple(side.label for side in matches.unmatched),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
-        agent_curves=tuple(
-            filter(None, (agent_curve(group, setting, method) for group, setting in _alike(runs)))
-        ),
-        team=tuple(filter(None, (_team_row(run, method) for run in runs))),
+        agent_curves=tuple(curve for curve in curves if curve is not None),
+        team=tuple(row for row in team_rows if row is not None),
     )
+
+
+class _Part(NamedTuple):
+    """The repository and task that a row is about; None for all."""
+
+    repo: str | None = None
+    task_id: int | None = None
 
 
 def rate_rows(
     runs: Sequence[Run], level: Level = "setting", method: Method = "clustered"
 ) -> list[RateRow]:
-    """A row for each setting of each run, followed by those of its repositories, or tasks, if asked for."""
+    """Return a row for each setting of each run, followed by its repositories or tasks."""
     rows = []
     for side in sides_of(runs):
         pairs = list(side.pairs.values())
-        groups: dict[tuple[str | None, int | None], list[PairData]] = {(None, None): pairs}
-        for pair in pairs if level != "setting" else ():
-            place = (pair.key.repo, pair.key.task_id if level == "task" else None)
-            groups.setdefault(place, []).append(pair)
-        rows += [_rate_row(side, place, group, method) for place, group in groups.items()]
+        groups: dict[_Part, list[PairData]] = {_Part(): pairs}
+        if level != "setting":
+            for pair in pairs:
+                task_id = pair.key.task_id if level == "task" else None
+                groups.setdefault(_Part(pair.key.repo, task_id), []).append(pair)
+        rows += [_rate_row(side, part, group, method) for part, group in groups.items()]
     return rows
 
 
-def _rate_row(
-    side: Side, place: tuple[str | None, int | None], pairs: Sequence[PairData], method: Method
-) -> RateRow:
-    def rates(chosen: Sequence[PairData]) -> dict[str, Estimate]:
-        names = applicable_verdicts(side.setting)
-        return {name: rate(observe_verdict(chosen, name), method) for name in names}
-
-    states = [pair.state for pair in pairs]
+def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method) -> RateRow:
+    states = Counter(pair.state for pair in pairs)
+    evaluated = [pair for pair in pairs if pair.state in EVALUATED]
     sound = [pair for pair in pairs if not pair.unsound]
-    agents = [agent for pair in pairs for agent in pair.agents]
+    agents: list[AgentData] = []
+    for pair in pairs:
+        agents += pair.agents
+    usage = total_usage(agent.record for agent in agents)
+    has_unsound = len(sound) < len(pairs)
     return RateRow(
         run=side.run.name,
         setting=side.setting,
-        repo=place[0],
-        task_id=place[1],
+        repo=part.repo,
+        task_id=part.task_id,
         pairs=len(pairs),
-        judged=sum(state in EVALUATED for state in states),
-        states={state: states.count(state) for state in STATES},
-        rates=rates(pairs),
+        judged=len(evaluated),
+        states={state: states[state] for state in STATES},
+        rates=_rates(side.setting, pairs, method),
         unsound=len(pairs) - len(sound),
-        sound_rates=rates(sound) if len(sound) < len(pairs) else {},
-        order_conflicts=sum(bool(pair.merged and pair.merged.clean_order) for pair in pairs),
-        suspicious=sum(bool(pair.suspicious) for pair in pairs),
+        sound_rates=_rates(side.setting, sound, method) if has_unsound else {},
+        order_conflicts=len([pair for pair in pairs if _merges_in_another_order(pair)]),
+        suspicious=len([pair for pair in pairs if pair.suspicious]),
         cost=sum(pair.cost for pair in pairs),
-        unpriced_calls=sum(agent.record.unpriced_calls for agent in agents),
+        unpriced_calls=usage.unpriced_calls,
         steps=sum(agent.steps for agent in agents),
-        tokens=sum(agent.prompt_tokens + agent.completion_tokens for agent in agents),
+        tokens=usage.prompt_tokens + usage.completion_tokens,
         messages=sum(pair.messages for pair in pairs),
         agent_seconds=sum(pair.duration_seconds for pair in pairs),
     )
 
 
+def _merges_in_another_order(pair: PairData) -> bool:
+    return pair.merged is not None and bool(pair.merged.clean_order)
+
+
+def _rates(setting: Setting, pairs: Sequence[PairData], method: Method) -> dict[str, Estimate]:
+    return {
+        verdict: rate(observe_verdict(pairs, verdict), method)
+        for verdict in applicable_verdicts(setting)
+    }
+
+
 def _team_row(run: Run, method: Method) -> TeamRow | None:
     pairs = [pair for pair in run.of("team") if pair.state in ENDED]
-    by_lead = rate(observe(pairs, lambda pair: pair.integrated_by_lead), method)
-    sums = {name: sum(_team_metric(pair, name) for pair in pairs) for name in TEAM_SUMS}
-    return TeamRow(run.name, len(pairs), by_lead, sums) if pairs else None
+    if not pairs:
+        return None
+    integrated = observe(pairs, lambda pair: pair.integrated_by_lead)
+    sums = dict.fromkeys(TEAM_SUMS, 0.0)
+    for pair in pairs:
+        for name in TEAM_SUMS:
+            sums[name] += _team_metric(pair, name)
+    return TeamRow(run.name, len(pairs), rate(integrated, method), sums)
 
 
 def _team_metric(pair: PairData, name: str) -> float:
@@ -255,57 +301,89 @@ def _team_metric(pair: PairData, name: str) -> float:
 
 
 def pass_at_k(tries: int, passed: int, k: int) -> float:
-    """Unbiased: of all ways to choose k of the tries, the share that has a passed one among them."""
+    """Return the unbiased pass@k: the share of all choices of k tries that include a passed one."""
     return 1.0 - comb(tries - passed, k) / comb(tries, k)
 
 
 def find_repeats(runs: Sequence[Run], method: Method = "clustered") -> list[Repeats]:
-    """Groups of two or more runs of the same configuration, by setting."""
-    return [_repeats(group, setting, method) for group, setting in _alike(runs) if len(group) > 1]
+    """Return the groups of two or more runs of the same configuration, by setting."""
+    return [
+        _repeats(group, setting, method)
+        for group, setting in _group_repetitions(runs)
+        if len(group) > 1
+    ]
 
 
-def _alike(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
-    """Runs of one configuration together, by setting; one without config.json is alone."""
+def _group_repetitions(runs: Sequence[Run]) -> list[tuple[list[Run], Setting]]:
+    """Return runs of one configuration together, by setting. One without config.json is alone."""
     groups: dict[tuple[str, Setting], list[Run]] = {}
     for run in runs:
         identity = dict(run.config.identity) if run.config else {}
         identity.pop("backend", None)
-        known = json.dumps(identity, sort_keys=True) if identity else run.name
+        key = json.dumps(identity, sort_keys=True) if identity else run.name
         for setting in run.settings:
-            groups.setdefault((known, setting), []).append(run)
+            groups.setdefault((key, setting), []).append(run)
     return [(group, setting) for (_, setting), group in groups.items()]
 
 
+class _Tries(NamedTuple):
+    """The verdicts on one pair over repeated runs."""
+
+    key: PairKey
+    passed: int
+    total: int
+
+
 def _repeats(runs: Sequence[Run], setting: Setting, method: Method) -> Repeats:
-    outcomes = grouped(sorted(observe_verdict(pair for run in runs for pair in run.of(setting))))
-    tries = [(key, int(sum(values)), len(values)) for key, values in outcomes.items()]
-    most = max((of for _, _, of in tries), default=0)
-    pass_at = {
-        k: rate(
-            [Observation(key, pass_at_k(of, passed, k)) for key, passed, of in tries if of >= k],
-            method,
-        )
-        for k in range(1, most + 1)
-    }
-    flaky = tuple(
-        FlakyPair(key.repo, key.task_id, key.features, passed, of)
-        for key, passed, of in tries
-        if 0 < passed < of
+    pairs: list[PairData] = []
+    for run in runs:
+        pairs += run.of(setting)
+    outcomes = grouped(sorted(observe_verdict(pairs)))
+    tries = [_Tries(key, int(sum(values)), len(values)) for key, values in outcomes.items()]
+    largest = max((pair_tries.total for pair_tries in tries), default=0)
+    flaky = [
+        FlakyPair(*_key_fields(pair_tries.key), passed=pair_tries.passed, of=pair_tries.total)
+        for pair_tries in tries
+        if 0 < pair_tries.passed < pair_tries.total
+    ]
+    return Repeats(
+        runs=tuple(run.name for run in runs),
+        setting=setting,
+        pass_at={k: _estimate_pass_at(tries, k, method) for k in range(1, largest + 1)},
+        flaky=tuple(flaky),
     )
-    return Repeats(tuple(run.name for run in runs), setting, pass_at, flaky)
+
+
+def _key_fields(key: PairKey) -> tuple[str, int, tuple[int, ...]]:
+    return key.repo, key.task_id, key.features
+
+
+def _estimate_pass_at(tries: Sequence[_Tries], k: int, method: Method) -> Estimate:
+    observations = [
+        Observation(pair_tries.key, pass_at_k(pair_tries.total, pair_tries.passed, k))
+        for pair_tries in tries
+        if pair_tries.total >= k
+    ]
+    return rate(observations, method)
 
 
 def cross_play(runs: Sequence[Run], method: Method = "clustered") -> CrossPlay:
-    judged = [pair for run in runs for pair in run.of("coop") if pair.verdicts]
-    known = [
-        pair
-        for pair in judged
-        if len(pair.agents) == 2 and all(agent.agent for agent in pair.agents)
-    ]
-    found = grouped((tuple(agent.configuration for agent in pair.agents), pair) for pair in known)
-    cells = [
-        CrossPlayCell(first, second, rate(observe_verdict(pairs), method))
-        for (first, second), pairs in sorted(found.items())
-    ]
-    names = sorted({name for slots in found for name in slots})
-    return CrossPlay(tuple(names), tuple(cells), len(judged) - len(known))
+    """Return the success of coop pairs by the configurations of their two agents."""
+    evaluated: list[PairData] = []
+    for run in runs:
+        evaluated += [pair for pair in run.of("coop") if pair.verdicts]
+    pairs_by_agents: dict[tuple[str, str], list[PairData]] = {}
+    unknown = 0
+    for pair in evaluated:
+        if len(pair.agents) != 2 or not all(agent.agent for agent in pair.agents):
+            unknown += 1
+            continue
+        first, second = pair.agents
+        agents = (first.configuration, second.configuration)
+        pairs_by_agents.setdefault(agents, []).append(pair)
+    cells = []
+    configurations: set[str] = set()
+    for agents, pairs in sorted(pairs_by_agents.items(), key=lambda item: item[0]):
+        configurations.update(agents)
+        cells.append(CrossPlayCell(*agents, overall=rate(observe_verdict(pairs), method)))
+    return CrossPlay(tuple(sorted(configurations)), tuple(cells), unknown)

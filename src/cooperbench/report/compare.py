@@ -1,16 +1,17 @@
-"""The same pairs under two conditions: in two runs, in two settings, or in the arms of an ablation.
+"""Comparisons of the same pairs in two runs, in two settings, or in the arms of an ablation.
 
-In an ablation the arms with a part are compared, for each pair, with those that lack only this part; where an arm was
-repeated its mean counts. There is a test for each part and measure, corrected by Holm over the parts.
+In an ablation, the arms with a part are compared, for each pair, with those that lack only this
+part; the repetitions of an arm are averaged. There is a test for each part and measure, corrected
+by Holm over the parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from cooperbench import records
 from cooperbench.errors import UserError
@@ -22,7 +23,7 @@ from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
 from cooperbench.report.statistics import Estimate, Observation
 from cooperbench.text import names_for_error
 
-FOUND = 0.05
+MAX_P_VALUE = 0.05
 """A corrected p-value below this is an effect."""
 MEASURES = {
     **dict.fromkeys(VERDICTS, "share"),
@@ -30,9 +31,11 @@ MEASURES = {
     "cost": "dollars",
     "time": "seconds",
 }
-"""What is compared, and its unit: verdicts, plain merges that conflict, and what a pair took."""
+"""Measures of an ablation and their units: verdicts, merges with conflicts, cost and time."""
 Off = frozenset[str]
-"""The parts that an arm lacks."""
+"""The parts that are switched off in an arm."""
+Arms = Mapping[Off, Sequence[Run]]
+"""The runs of an ablation, with their repetitions."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +48,7 @@ class Unpaired(PairKey):
 
 @dataclass(frozen=True)
 class Comparison:
-    """From the first side to the second, over the pairs that have a verdict on both."""
+    """Two sides, over the pairs that have a verdict on both."""
 
     first: str
     second: str
@@ -56,113 +59,206 @@ class Comparison:
     difference: Estimate
     """Second minus first."""
     gained: tuple[PairKey, ...]
-    """Failed on the first side, passed on the second."""
+    """Pairs that failed on the first side and passed on the second."""
     lost: tuple[PairKey, ...]
+    """Pairs that passed on the first side and failed on the second."""
     mcnemar_p: float
-    """McNemar's exact test of `gained` against `lost`; it takes pairs for independent."""
+    """McNemar's exact test of `gained` and `lost`; it assumes that pairs are independent."""
     unpaired: tuple[Unpaired, ...]
     unsound: tuple[PairKey, ...]
     coordination_deficit: Estimate | None = None
-    """Solo minus coop (or team); None where not exactly one side is solo."""
+    """Solo minus coop or team; None unless exactly one side is solo."""
     retention: Estimate | None = None
+    """Coop or team divided by solo; None unless exactly one side is solo."""
 
     @property
     def drop(self) -> float:
+        """The loss from the first side to the second."""
         return -(self.difference.value or 0.0)
+
+
+class _MatchedVerdicts(NamedTuple):
+    """The verdicts of the pairs that both sides have evaluated, in the same order."""
+
+    first: list[Observation]
+    second: list[Observation]
+    unpaired: list[Unpaired]
 
 
 def compare_sides(
     first: Side, second: Side, verdict: str = "overall", method: Method = "clustered"
 ) -> Comparison:
-    ours, theirs = first.pairs, second.pairs
-    before, after, unpaired = [], [], []
-    for key in sorted({*ours, *theirs}):
-        pairs = ours.get(key), theirs.get(key)
-        old, new = (pair.verdicts.get(verdict) if pair else None for pair in pairs)
-        if old is None or new is None:
-            states = (pair.state if pair else "not part of it" for pair in pairs)
-            unpaired.append(Unpaired(key.repo, key.task_id, key.features, *states))
-        else:
-            before.append(Observation(key, float(old)))
-            after.append(Observation(key, float(new)))
-    changes = statistics.differences(after, before)
+    """Compare the success of the same pairs on two sides."""
+    matched = _match_verdicts(first, second, verdict)
+    changes = statistics.differences(matched.second, matched.first)
     gained = tuple(key for key, change in changes if change > 0)
     lost = tuple(key for key, change in changes if change < 0)
     deficit = retention = None
-    if (first.setting == "solo") != (second.setting == "solo"):
-        solo, coop = (before, after) if first.setting == "solo" else (after, before)
-        deficit = statistics.mean(
-            statistics.differences(solo, coop), statistics.CHANGE_OF_SHARE, method
-        )
-        retention = statistics.ratio(coop, solo)
+    if first.setting == "solo" and second.setting != "solo":
+        deficit, retention = _coordination_cost(matched.first, matched.second, method)
+    elif second.setting == "solo" and first.setting != "solo":
+        deficit, retention = _coordination_cost(matched.second, matched.first, method)
     return Comparison(
         first=first.label,
         second=second.label,
         verdict=verdict,
         n=len(changes),
-        first_rate=statistics.rate(before, method),
-        second_rate=statistics.rate(after, method),
+        first_rate=statistics.rate(matched.first, method),
+        second_rate=statistics.rate(matched.second, method),
         difference=statistics.mean(changes, statistics.CHANGE_OF_SHARE, method),
         gained=gained,
         lost=lost,
         mcnemar_p=statistics.mcnemar_exact(len(gained), len(lost)),
-        unpaired=tuple(unpaired),
-        unsound=tuple(key for key, _ in changes if ours[key].unsound or theirs[key].unsound),
+        unpaired=tuple(matched.unpaired),
+        unsound=tuple(_unsound_keys(first, second, [key for key, _ in changes])),
         coordination_deficit=deficit,
         retention=retention,
     )
 
 
+def _match_verdicts(first: Side, second: Side, verdict: str) -> _MatchedVerdicts:
+    matched = _MatchedVerdicts([], [], [])
+    first_pairs, second_pairs = first.pairs, second.pairs
+    for key in sorted({*first_pairs, *second_pairs}):
+        first_pair, second_pair = first_pairs.get(key), second_pairs.get(key)
+        first_verdict = first_pair.verdicts.get(verdict) if first_pair else None
+        second_verdict = second_pair.verdicts.get(verdict) if second_pair else None
+        if first_verdict is not None and second_verdict is not None:
+            matched.first.append(Observation(key, float(first_verdict)))
+            matched.second.append(Observation(key, float(second_verdict)))
+            continue
+        unpaired = Unpaired(
+            repo=key.repo,
+            task_id=key.task_id,
+            features=key.features,
+            first_state=_state_of(first_pair),
+            second_state=_state_of(second_pair),
+        )
+        matched.unpaired.append(unpaired)
+    return matched
+
+
+def _state_of(pair: PairData | None) -> str:
+    return pair.state if pair else "not part of it"
+
+
+def _unsound_keys(first: Side, second: Side, keys: Sequence[PairKey]) -> list[PairKey]:
+    first_pairs, second_pairs = first.pairs, second.pairs
+    return [key for key in keys if first_pairs[key].unsound or second_pairs[key].unsound]
+
+
+def _coordination_cost(
+    solo: Sequence[Observation], together: Sequence[Observation], method: Method
+) -> tuple[Estimate, Estimate]:
+    """Return the coordination deficit and the retention."""
+    losses = statistics.differences(solo, together)
+    deficit = statistics.mean(losses, statistics.CHANGE_OF_SHARE, method)
+    return deficit, statistics.ratio(together, solo)
+
+
 def sides_to_compare(chosen: Sequence[tuple[Run, Setting | None]]) -> list[tuple[Side, Side]]:
-    """Which settings stand against which: as said, else one run's solo and coop, else what both runs have."""
-    sides = [
-        [side for side in sides_of([run]) if setting in (None, side.setting)]
-        for run, setting in chosen
-    ]
+    """Return the sides to compare.
+
+    These are the settings that the user named; else solo and the other settings of one run; else
+    the settings that two runs have in common.
+
+    Raises:
+        UserError: There is nothing to compare.
+    """
+    sides_by_run = [_sides_of_run(run, setting) for run, setting in chosen]
     if len(chosen) == 1 and chosen[0][1] is None:
-        solo = [side for side in sides[0] if side.setting == "solo"]
-        others = [side for side in sides[0] if side.setting != "solo"]
-        if solo and others:
-            return [(solo[0], other) for other in others]
+        within_run = _solo_and_others(sides_by_run[0])
+        if within_run:
+            return within_run
     if len(chosen) != 2:
-        raise UserError(
-            f"compare takes two runs, or one that has solo and another setting, not {len(chosen)}"
-        )
-    if [len(one) for one in sides] == [1, 1]:
-        return [(sides[0][0], sides[1][0])]
-    shared = [
-        (one, other) for one in sides[0] for other in sides[1] if one.setting == other.setting
-    ]
+        raise UserError(_not_two_runs(chosen))
+    shared = _shared_settings(*sides_by_run)
     if not shared:
-        lists = "; ".join(
+        settings = [
             f"{run.name!r} has {', '.join(run.settings) or 'no pairs'}" for run, _ in chosen
-        )
+        ]
         raise UserError(
-            f"these have no setting in common ({lists}); name one of each, e.g. RUN:coop"
+            f"these have no setting in common ({'; '.join(settings)}); "
+            "name one of each, e.g. RUN:coop"
         )
     return shared
 
 
-def match_solo_and_coop(runs: Sequence[Run]) -> tuple[list[tuple[Side, Side]], list[Side]]:
-    """Each side of several agents with the solo side of its own run, or else of every run of the same agent, model and
-    dataset; then the sides that have none.
+def _sides_of_run(run: Run, setting: Setting | None) -> list[Side]:
+    """Return the side with a setting, or all sides of a run."""
+    return [side for side in sides_of([run]) if setting in (None, side.setting)]
+
+
+def _shared_settings(
+    first_sides: Sequence[Side], second_sides: Sequence[Side]
+) -> list[tuple[Side, Side]]:
+    """Return the sides with the same setting; the only sides if both have one."""
+    if len(first_sides) == 1 and len(second_sides) == 1:
+        return [(first_sides[0], second_sides[0])]
+    second_by_setting = {side.setting: side for side in second_sides}
+    return [
+        (side, second_by_setting[side.setting])
+        for side in first_sides
+        if side.setting in second_by_setting
+    ]
+
+
+def _not_two_runs(chosen: Sequence[tuple[Run, Setting | None]]) -> str:
+    if len(chosen) == 1:
+        run, setting = chosen[0]
+        settings = setting or ", ".join(run.settings) or "no"
+        return f"{run.name!r} has only {settings} results to compare; name a second run"
+    return f"compare takes two runs, or one that has solo and another setting, not {len(chosen)}"
+
+
+def _solo_and_others(sides: Sequence[Side]) -> list[tuple[Side, Side]]:
+    """Return the solo side of a run with each of its other sides."""
+    solo = [side for side in sides if side.setting == "solo"]
+    others = [side for side in sides if side.setting != "solo"]
+    return [(solo[0], other) for other in others] if solo else []
+
+
+class SoloMatches(NamedTuple):
+    """Sides of several agents with their solo sides."""
+
+    matched: list[tuple[Side, Side]]
+    """Solo side and side of several agents."""
+    unmatched: list[Side]
+    """Sides of several agents without a solo side."""
+
+
+def match_solo_and_coop(runs: Sequence[Run]) -> SoloMatches:
+    """Match each side of several agents with solo sides.
+
+    These are the solo side of its own run, or else those of all runs with the same agent, model and
+    dataset.
     """
-    matched: list[tuple[Side, Side]] = []
-    alone: list[Side] = []
+    matches = SoloMatches([], [])
     sides = sides_of(runs)
     solos = [side for side in sides if side.setting == "solo"]
-    for coop in (side for side in sides if side.setting != "solo"):
-        wanted = coop.run.configuration, coop.run.dataset
-        chosen = [solo for solo in solos if solo.run is coop.run] or [
-            solo for solo in solos if (solo.run.configuration, solo.run.dataset) == wanted
-        ]
-        matched += [(solo, coop) for solo in chosen]
-        alone += [] if chosen else [coop]
-    return matched, alone
+    for side in sides:
+        if side.setting == "solo":
+            continue
+        comparable = _comparable_solos(side, solos)
+        matches.matched.extend((solo, side) for solo in comparable)
+        if not comparable:
+            matches.unmatched.append(side)
+    return matches
+
+
+def _comparable_solos(side: Side, solos: Sequence[Side]) -> list[Side]:
+    own = [solo for solo in solos if solo.run is side.run]
+    return own or [solo for solo in solos if _is_comparable(solo.run, side.run)]
+
+
+def _is_comparable(run: Run, other: Run) -> bool:
+    return run.configuration == other.configuration and run.dataset == other.dataset
 
 
 @dataclass(frozen=True)
 class Effect:
+    """The contribution of one part of an ablation to one measure."""
+
     part: str
     measure: str
     unit: str
@@ -171,125 +267,183 @@ class Effect:
     difference: Estimate
     p: float | None
     p_holm: float | None
+    """p-value corrected over all parts."""
     smallest_effect: float | None
-    """That so many pairs would have shown with a probability of `POWER`."""
+    """The smallest effect that these pairs show with a probability of `POWER`."""
     pairs_needed: int | None
-    """To show an effect like the one seen; None where it is shown."""
+    """Number of pairs needed to show an effect like the observed one; None if it is shown."""
 
 
 @dataclass(frozen=True)
 class Ablation:
+    """The contributions of the parts of a study."""
+
     study: str
     arms: tuple[str, ...]
     effects: tuple[Effect, ...]
 
 
 def analyse_studies(runs: Sequence[Run]) -> list[Ablation]:
-    """The ablations whose arm with all parts on is among the runs. UserError where arms differ in more than parts."""
-    folders = dict.fromkeys(run.root.resolve().parent for run in runs)
-    return [found for folder in folders if (found := _analyse_study(folder, runs))]
+    """Return the ablations whose arm with all parts on is among the runs.
+
+    Raises:
+        UserError: Arms differ in more than their parts.
+    """
+    ablations = []
+    for folder in dict.fromkeys(run.root.resolve().parent for run in runs):
+        ablation = _analyse_study(folder, runs)
+        if ablation is not None:
+            ablations.append(ablation)
+    return ablations
 
 
 def _analyse_study(folder: Path, runs: Sequence[Run]) -> Ablation | None:
     study = records.read(folder / "study.json", StudyRecord)
     if study is None:
         return None
-    fields = study.parts
-    by_folder = {run.root.resolve(): run for run in runs}
+    run_by_folder = {run.root.resolve(): run for run in runs}
     arms: dict[Off, list[Run]] = {}
     for arm in study.arms:
-        run = by_folder.get(folder / (arm.name or "."))
+        run = run_by_folder.get(folder / (arm.name or "."))
         if run is not None:
             arms.setdefault(frozenset(arm.off), []).append(run)
-    if frozenset[str]() not in arms:
+    complete_arm: Off = frozenset()
+    if complete_arm not in arms:
         return None
-    _check_arms(arms, fields)
-    effects = [effect for measure in MEASURES for effect in _effects(arms, tuple(fields), measure)]
-    effects.sort(key=lambda effect: [*fields].index(effect.part))
-    names = [run.name for repeated in arms.values() for run in repeated]
+    _check_arms(arms, study.parts)
+    effects: list[Effect] = []
+    for measure in MEASURES:
+        effects += _effects(arms, list(study.parts), measure)
+    part_order = list(study.parts)
+    effects.sort(key=lambda effect: part_order.index(effect.part))
+    names: list[str] = []
+    for repetitions in arms.values():
+        names += [run.name for run in repetitions]
     return Ablation(folder.name, tuple(names), tuple(effects))
 
 
-def _check_arms(arms: Mapping[Off, Sequence[Run]], fields: Mapping[str, str]) -> None:
-    first = arms[frozenset()][0]
-    for off, run in ((off, run) for off, repeated in arms.items() for run in repeated):
-        expected = _comparable(first) | {fields[part]: False for part in off if part in fields}
-        config = _comparable(run)
-        keys = {*expected, *config}
-        if different := sorted(key for key in keys if expected.get(key) != config.get(key)):
-            what = f"more than {', '.join(sorted(off))}" if off else "its configuration"
-            raise UserError(
-                f"{run.name} differs from {first.name} in {what}: {names_for_error(different)}"
-            )
+def _check_arms(arms: Arms, option_by_part: Mapping[str, str]) -> None:
+    """Raise UserError if an arm differs from the complete arm in more than its parts."""
+    complete_run = arms[frozenset()][0]
+    for off, repetitions in arms.items():
+        expected = _comparable_config(complete_run)
+        for part in off:
+            if part in option_by_part:
+                expected[option_by_part[part]] = False
+        for run in repetitions:
+            config = _comparable_config(run)
+            keys = {*expected, *config}
+            different = sorted(key for key in keys if expected.get(key) != config.get(key))
+            if different:
+                allowed = f"more than {', '.join(sorted(off))}" if off else "its configuration"
+                raise UserError(
+                    f"{run.name} differs from {complete_run.name} in {allowed}: "
+                    f"{names_for_error(different)}"
+                )
 
 
-def _comparable(run: Run) -> records.JsonObject:
+def _comparable_config(run: Run) -> records.JsonObject:
     """Return everything in config.json that arms of a study have in common."""
     if run.config is None:
         return {}
     return run.config.identity | {"setting": run.config.setting}
 
 
-def _effects(
-    arms: Mapping[Off, Sequence[Run]], parts: Sequence[str], measure: str
-) -> Iterator[Effect]:
-    values = {off: _values(runs, measure) for off, runs in arms.items()}
-    sides = {part: _with_and_without(part, values) for part in parts}
-    changes = {part: statistics.differences(*both) for part, both in sides.items()}
-    tested = {
-        part: p for part, change in changes.items() if (p := statistics.p_value(change)) is not None
-    }
-    corrected = dict(zip(tested, statistics.holm(list(tested.values())), strict=True))
-    unit = MEASURES[measure]
-    kind = statistics.CHANGE_OF_SHARE if unit == "share" else None
-    for part, both in sides.items():
-        with_part, without = (fmean(one.value for one in side) if side else None for side in both)
-        p_holm = corrected.get(part)
-        smallest, needed = statistics.power(changes[part], len(parts))
-        yield Effect(
-            part=part,
-            measure=measure,
-            unit=unit,
-            with_part=with_part,
-            without=without,
-            difference=statistics.mean(changes[part], kind),
-            p=tested.get(part),
-            p_holm=p_holm,
-            smallest_effect=smallest,
-            pairs_needed=None if p_holm is not None and p_holm < FOUND else needed,
-        )
+class _PartValues(NamedTuple):
+    """A measure with and without a part, for the same pairs in the same order."""
+
+    with_part: list[Observation]
+    without: list[Observation]
+
+    @property
+    def changes(self) -> list[Observation]:
+        """With the part minus without it."""
+        return statistics.differences(self.with_part, self.without)
 
 
-def _values(runs: Sequence[Run], measure: str) -> dict[PairKey, float]:
-    """The mean of each pair over the repetitions that tell."""
-
-    def value(pair: PairData) -> float | None:
-        if measure in VERDICTS:
-            return pair.verdicts.get(measure)
-        if measure == "conflict":
-            return pair.merge_status == "conflict" if pair.verdicts else None
-        if pair.state not in ENDED:
-            return None
-        return pair.cost if measure == "cost" else pair.duration_seconds
-
-    return statistics.means_by_pair(
-        statistics.observe((pair for run in runs for pair in run.pairs), value)
-    )
-
-
-def _with_and_without(
-    part: str, values: Mapping[Off, Mapping[PairKey, float]]
-) -> tuple[list[Observation], list[Observation]]:
-    """By pair, averaged over the arms that differ in nothing but the part, and that both know the pair."""
-    twins = [
-        (values[off], values[off | {part}])
-        for off in values
-        if part not in off and off | {part} in values
+def _effects(arms: Arms, parts: Sequence[str], measure: str) -> list[Effect]:
+    """Return the effect of every part on a measure."""
+    values_by_arm = {off: _arm_values(runs, measure) for off, runs in arms.items()}
+    values_by_part = {part: _part_values(part, values_by_arm) for part in parts}
+    p_values: dict[str, float] = {}
+    for part, values in values_by_part.items():
+        p = statistics.p_value(values.changes)
+        if p is not None:
+            p_values[part] = p
+    corrected = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+    return [
+        _effect(part, measure, values, p_values.get(part), corrected.get(part), len(parts))
+        for part, values in values_by_part.items()
     ]
-    shared = [(key, twin) for twin in twins for key in twin[0].keys() & twin[1].keys()]
-    sides = (
-        statistics.means_by_pair(Observation(key, twin[side][key]) for key, twin in shared)
-        for side in (0, 1)
+
+
+def _effect(  # one argument for each part of the result
+    part: str,
+    measure: str,
+    values: _PartValues,
+    p: float | None,
+    p_holm: float | None,
+    tests: int,
+) -> Effect:
+    unit = MEASURES[measure]
+    limits = statistics.CHANGE_OF_SHARE if unit == "share" else None
+    smallest_effect, pairs_needed = statistics.power(values.changes, tests)
+    is_shown = p_holm is not None and p_holm < MAX_P_VALUE
+    return Effect(
+        part=part,
+        measure=measure,
+        unit=unit,
+        with_part=_mean_or_none(values.with_part),
+        without=_mean_or_none(values.without),
+        difference=statistics.mean(values.changes, limits),
+        p=p,
+        p_holm=p_holm,
+        smallest_effect=smallest_effect,
+        pairs_needed=None if is_shown else pairs_needed,
     )
-    with_part, without = (list(starmap(Observation, means.items())) for means in sides)
-    return with_part, without
+
+
+def _mean_or_none(observations: Sequence[Observation]) -> float | None:
+    return fmean(value for _, value in observations) if observations else None
+
+
+def _arm_values(runs: Sequence[Run], measure: str) -> dict[PairKey, float]:
+    """Return the mean of each pair over the repetitions of an arm."""
+    pairs: list[PairData] = []
+    for run in runs:
+        pairs += run.pairs
+    return statistics.means_by_pair(
+        statistics.observe(pairs, lambda pair: _measure_pair(pair, measure))
+    )
+
+
+def _measure_pair(pair: PairData, measure: str) -> float | None:
+    if measure in VERDICTS:
+        return pair.verdicts.get(measure)
+    if measure == "conflict":
+        return pair.merge_status == "conflict" if pair.verdicts else None
+    if pair.state not in ENDED:
+        return None
+    return pair.cost if measure == "cost" else pair.duration_seconds
+
+
+def _part_values(part: str, values_by_arm: Mapping[Off, Mapping[PairKey, float]]) -> _PartValues:
+    """Return the values by pair, averaged over the arms that differ only in the part.
+
+    A pair counts in two such arms only if both have a value for it.
+    """
+    with_part: list[Observation] = []
+    without: list[Observation] = []
+    for off, values in values_by_arm.items():
+        values_without = values_by_arm.get(off | {part})
+        if part in off or values_without is None:
+            continue
+        for key in values.keys() & values_without.keys():
+            with_part.append(Observation(key, values[key]))
+            without.append(Observation(key, values_without[key]))
+    return _PartValues(_means(with_part), _means(without))
+
+
+def _means(observations: Sequence[Observation]) -> list[Observation]:
+    means = statistics.means_by_pair(observations)
+    return [Observation(key, value) for key, value in means.items()]

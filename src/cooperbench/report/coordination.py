@@ -120,7 +120,7 @@ def _share_values(marked: int, total: int) -> list[float]:
 
 
 def _first_messages_name_own_work(pair: Coordination) -> Values:
-    """For each agent that wrote: whether its first message names something that its patch touches."""
+    """Return for each writer whether its first message names something that its patch touches."""
     if pair.mentions is None:
         return []
     own_work: set[tuple[str, int]] = set()
@@ -305,9 +305,6 @@ def measure_run(
     ended = [pair for pair in together if pair.state in ENDED]
     measured = tuple((pair.key, measure(pair)) for pair in ended)
     losses = [pair.loss for pair in together]
-    problems: list[str] = []
-    for key, coordination in measured:
-        problems += [f"{key.label}: {line}" for line in coordination.problems]
     return RunCoordination(
         n=len(measured),
         skipped=len(together) - len(measured),
@@ -315,9 +312,15 @@ def measure_run(
         measures=tuple(_estimate_measure(definition, measured) for definition in MEASURES),
         loss={loss: losses.count(loss) for loss in LOSSES},
         conflicts=_count_conflicts(ended),
-        problems=tuple(problems),
+        problems=tuple(_run_problems(measured)),
         pairs=measured,
     )
+
+
+def _run_problems(measured: Sequence[tuple[PairKey, Coordination]]) -> Iterator[str]:
+    for key, coordination in measured:
+        for line in coordination.problems:
+            yield f"{key.label}: {line}"
 
 
 def _count_conflicts(pairs: Sequence[PairData]) -> dict[str, int]:
@@ -335,8 +338,9 @@ def _estimate_measure(
     for key, coordination in measured:
         if definition.needs_messages and not coordination.messages_known:
             continue
-        known = [value for value in definition.values(coordination) if value is not None]
-        observations += [Observation(key, float(value)) for value in known]
+        for value in definition.values(coordination):
+            if value is not None:
+                observations.append(Observation(key, float(value)))  # noqa: PERF401  # two loops
     estimate = mean(observations, SHARE if definition.is_share else None)
     if estimate.low is not None and estimate.low < 0.0:
         # No measure can be negative.

@@ -199,9 +199,13 @@ def _curve(
             together=_bucket_rate(together, bucket_by_pair, index),
         )
         buckets.append(bucket)
-    filled = [bucket for bucket in buckets if bucket.solo.n and bucket.together.n]
-    solo_area = area([(bucket.center, bucket.solo.value or 0.0) for bucket in filled])
-    together_area = area([(bucket.center, bucket.together.value or 0.0) for bucket in filled])
+    solo_points = []
+    together_points = []
+    for bucket in buckets:
+        if bucket.solo.value is not None and bucket.together.value is not None:
+            solo_points.append((bucket.center, bucket.solo.value))
+            together_points.append((bucket.center, bucket.together.value))
+    solo_area, together_area = area(solo_points), area(together_points)
     delta_area = retention = None
     if solo_area is not None and together_area is not None:
         delta_area = solo_area - together_area
@@ -227,7 +231,7 @@ def _bucket_rate(
 
 
 def area(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the area under straight lines between points, in their order; None for fewer than two."""
+    """Return the area under the lines between points, in order; None for fewer than two."""
     if len(points) < 2:
         return None
     total = 0.0
@@ -284,14 +288,7 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
     Returns:
         None if all groups have one size, or if none are nested.
     """
-    pairs: list[PairData] = []
-    for run in runs:
-        pairs += run.of(setting)
-    means_by_verdict = {}
-    for verdict in ("overall", "merge"):
-        if verdict in applicable_verdicts(setting):
-            observations = statistics.observe_verdict(pairs, verdict)
-            means_by_verdict[verdict] = statistics.means_by_pair(observations)
+    means_by_verdict = _means_by_verdict(runs, setting)
     overall = means_by_verdict["overall"]
     sizes = sorted({len(key.features) for key in overall})
     nested = _find_nested(list(overall), sizes)
@@ -325,14 +322,28 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
     return AgentCurve(names, setting, tuple(points), len(overall) - len(used))
 
 
+def _means_by_verdict(runs: Sequence[Run], setting: Setting) -> dict[str, dict[PairKey, float]]:
+    """Return success and merges of each group, averaged over repeated runs."""
+    pairs: list[PairData] = []
+    for run in runs:
+        pairs += run.of(setting)
+    means: dict[str, dict[PairKey, float]] = {}
+    for verdict in ("overall", "merge"):
+        if verdict in applicable_verdicts(setting):
+            observations = statistics.observe_verdict(pairs, verdict)
+            means[verdict] = statistics.means_by_pair(observations)
+    return means
+
+
 def _means_at_size(
     nested: NestedGroups, size: int, values: Mapping[PairKey, float]
 ) -> list[Observation]:
     """Return for each of the largest groups the mean over the groups of a size inside of it."""
-    return [
-        Observation(key, fmean(values[group] for group in groups[size]))
-        for key, groups in nested.items()
-    ]
+    observations = []
+    for key, groups in nested.items():
+        inner_values = [values[group] for group in groups[size]]
+        observations.append(Observation(key, fmean(inner_values)))
+    return observations
 
 
 def _groups_of_size(nested: NestedGroups, size: int) -> set[PairKey]:

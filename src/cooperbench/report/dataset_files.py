@@ -1,4 +1,4 @@
-"""What reports read from the dataset itself: titles of features. Logs are complete without it."""
+"""Titles of features, read from the dataset. Reports are complete without it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class FailedTests:
 
 
 def failure_reason(pair: PairData) -> str:
-    """Return one line that says why a pair has no success; empty where it passed or is not finished."""
+    """Return one line that says why a pair did not pass; empty if it did or is not finished."""
     if pair.error:
         return pair.error[:MAX_REASON_CHARACTERS]
     if pair.state != "failed":
@@ -46,28 +46,37 @@ def failure_reason(pair: PairData) -> str:
 
 def _reason_of_failure(pair: PairData) -> str:
     if pair.loss == "capability":
-        failing = [agent for agent in pair.agents if agent.success is False]
-        reasons = []
-        for agent in failing:
-            evaluation = pair.evaluation.totals_of(agent.agent_id) if pair.evaluation else None
-            error = evaluation.error if evaluation else None
-            reasons.append(f"{agent.agent_id}: {error or 'fails its tests'}")
-        return "; ".join(reasons)
+        return "; ".join(_agent_failures(pair))
     merged_error = (pair.merged.error or "") if pair.merged else ""
     if pair.loss == "conflict":
-        reason = f"conflict in {', '.join(pair.conflicting_files)}"
-        if merged_error.startswith("union merge of "):
-            return f"{reason}; {merged_error}"
-        if merged_error and not merged_error.startswith("Merge conflict"):
-            return f"{reason}; union merge: {merged_error}"
-        return reason
+        return _conflict_reason(pair.conflicting_files, merged_error)
     if pair.suspicious:
         return pair.suspicious_texts[0]
     return f"merged: {merged_error}" if merged_error else ""
 
 
+def _agent_failures(pair: PairData) -> Iterator[str]:
+    """Yield why the patches of agents fail alone."""
+    for agent in pair.agents:
+        if agent.success is not False:
+            continue
+        totals = pair.evaluation.totals_of(agent.agent_id) if pair.evaluation else None
+        error = totals.error if totals else None
+        yield f"{agent.agent_id}: {error or 'fails its tests'}"
+
+
+def _conflict_reason(conflicting_files: list[str], merged_error: str) -> str:
+    reason = f"conflict in {', '.join(conflicting_files)}"
+    if merged_error.startswith("union merge of "):
+        return f"{reason}; {merged_error}"
+    # Without a union merge, the error only repeats that there is a conflict.
+    if merged_error and not merged_error.startswith("Merge conflict"):
+        return f"{reason}; union merge: {merged_error}"
+    return reason
+
+
 def failed_tests(pair: PairData) -> list[FailedTests]:
-    """Return the failed test runs that decided against a pair, in the order of agents and features."""
+    """Return the failed test runs that decided against a pair, by agents and features."""
     if pair.state != "failed":
         return []
     outputs = pair.test_outputs()
@@ -110,22 +119,29 @@ def find_error(output: str, recorded_error: str) -> tuple[str | None, str, str]:
     """
     exception, separator, test = recorded_error.partition(" in ")
     lines = [line[:_MAX_LINE_CHARACTERS] for line in output.splitlines()]
+    end_of_output = "\n".join(lines[-MAX_EXCERPT_LINES:]).strip()
     if not separator:
-        return None, recorded_error, "\n".join(lines[-MAX_EXCERPT_LINES:]).strip()
+        return None, recorded_error, end_of_output
     headings = [index for index, line in enumerate(lines) if test in line]
-    index = _find_error_line(lines, headings[0] if headings else 0, exception)
-    if index is None:
-        return test, recorded_error, "\n".join(lines[-MAX_EXCERPT_LINES:]).strip()
-    message = lines[index].strip()
-    message = re.sub(r"^E +", "", message)
-    previous_headings = [heading for heading in headings if heading <= index]
-    start = max([index - _LINES_BEFORE_ERROR, *previous_headings[-1:]])
-    end = index + 1
+    error_line = _find_error_line(lines, headings[0] if headings else 0, exception)
+    if error_line is None:
+        return test, recorded_error, end_of_output
+    message = re.sub(r"^E +", "", lines[error_line].strip())
+    return test, message, _excerpt(lines, error_line, headings)
+
+
+def _excerpt(lines: list[str], error_line: int, headings: list[int]) -> str:
+    """Return the lines from the heading of the test to the next failure, as far as there is room."""
+    start = max(0, error_line - _LINES_BEFORE_ERROR)
+    for heading in headings:
+        if start < heading <= error_line:
+            start = heading
+    end = error_line + 1
     while end < len(lines) and end - start < MAX_EXCERPT_LINES:
         if _NEXT_FAILURE.match(lines[end]):
             break
         end += 1
-    return test, message, "\n".join(lines[start:end]).strip("\n")
+    return "\n".join(lines[start:end]).strip("\n")
 
 
 def _find_error_line(lines: list[str], start: int, exception: str) -> int | None:

@@ -92,7 +92,10 @@ class Side:
 
 def sides_of(runs: Sequence[Run]) -> list[Side]:
     """Return every setting of every run."""
-    return [Side(run, setting) for run in runs for setting in run.settings]
+    sides: list[Side] = []
+    for run in runs:
+        sides += [Side(run, setting) for setting in run.settings]
+    return sides
 
 
 def load_run(logs_dir: Path, name: str) -> Run:
@@ -200,9 +203,9 @@ def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
     for (name, revision), run in run_by_dataset.items():
         text = f"{run.name} has {name or 'an unknown dataset'}"
         descriptions.append(f"{text} at revision {revision}" if revision else text)
-    shown = "; ".join(descriptions)
     raise UserError(
-        f"these runs are of different datasets ({shown}); add --anyway to show them together"
+        f"these runs are of different datasets ({'; '.join(descriptions)}); "
+        "add --anyway to show them together"
     )
 
 
@@ -211,7 +214,9 @@ def sound_only(runs: Sequence[Run]) -> list[Run]:
 
     The tests belong to the dataset, so what one run found is true for all.
     """
-    unsound = {(run.dataset, pair.key) for run in runs for pair in run.pairs if pair.unsound}
+    unsound: set[tuple[Dataset, PairKey]] = set()
+    for run in runs:
+        unsound.update((run.dataset, pair.key) for pair in run.pairs if pair.unsound)
     sound_runs = []
     for run in runs:
         kept = tuple(pair for pair in run.pairs if (run.dataset, pair.key) not in unsound)

@@ -1,4 +1,4 @@
-"""Which files, functions and lines messages name, and whose patches touch them.
+"""Files, functions and lines that messages name, and the patches that touch them.
 
 A name is recognized by its form, in whatever language the message is written;
 docs/coordination.md lists the forms. The intention of the sender (a promise, a question) is not
@@ -251,14 +251,14 @@ def _named_identifiers(names: Iterator[Name]) -> set[str]:
     return identifiers
 
 
-def _touched_identifiers(patch: AgentPatch, wanted: set[str]) -> dict[str, Touch]:
-    """Return the wanted identifiers in changed lines, or in the symbols that these lines are in."""
+def _touched_identifiers(patch: AgentPatch, named: set[str]) -> dict[str, Touch]:
+    """Return the named identifiers in changed lines, or in the symbols that these lines are in."""
     touched: dict[str, Touch] = {}
-    if not wanted:
+    if not named:
         return touched
     for line in patch.lines:
         identifiers = _IDENTIFIERS_IN_CODE.findall(f"{line.symbol} {line.text}")
-        for identifier in wanted.intersection(identifiers):
+        for identifier in named.intersection(identifiers):
             touched.setdefault(identifier, Touch(patch.agent_id, line.path, line.patch_line))
     return touched
 

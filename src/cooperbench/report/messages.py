@@ -1,4 +1,4 @@
-"""What agents spent on messages, and what messages show by their form.
+"""Effort that agents spent on messages, and properties of messages that their form shows.
 
 Questions, repetitions and messages that were never read are recognized. docs/coordination.md
 defines every number.
@@ -41,7 +41,7 @@ _AFTER_QUESTION_MARK = "\"')]*_ "
 
 @dataclass(frozen=True)
 class Activity:
-    """What one agent spent on messages."""
+    """Effort that one agent spent on messages."""
 
     agent_id: str
     steps: int
@@ -77,12 +77,8 @@ def measure_activity(
     sent = [message for message in messages if message.sender == agent_id]
     numbers = {step.number for step in trajectory if step.number is not None}
     steps = max(len(numbers), result.steps if result else 0)
-    messaging_steps = {message.sender_step for message in sent if message.sender_step}
-    for step in trajectory:
-        if step.number is not None and _is_messaging(step):
-            messaging_steps.add(step.number)
+    messaging_steps = _messaging_steps(trajectory, sent)
     first_message = sent[0] if sent else None
-    has_first_step = first_message is not None and first_message.sender_step > 0
     return Activity(
         agent_id=agent_id,
         steps=steps,
@@ -91,10 +87,23 @@ def measure_activity(
         token_share=_token_share(trajectory, messaging_steps),
         sent=len(sent),
         first_message=first_message.sequence if first_message else None,
-        first_step_fraction=(
-            _share(first_message.sender_step, steps) if first_message and has_first_step else None
-        ),
+        first_step_fraction=_first_step_fraction(first_message, steps),
     )
+
+
+def _messaging_steps(trajectory: Sequence[Step], sent: Sequence[SentMessage]) -> set[int]:
+    """Return the numbers of the steps that sent or read messages."""
+    numbers = {message.sender_step for message in sent if message.sender_step}
+    for step in trajectory:
+        if step.number is not None and _is_messaging(step):
+            numbers.add(step.number)
+    return numbers
+
+
+def _first_step_fraction(first_message: SentMessage | None, steps: int) -> float | None:
+    if first_message is None or not first_message.sender_step:
+        return None
+    return _share(first_message.sender_step, steps)
 
 
 def _share(part: int, total: int) -> float | None:
@@ -171,11 +180,11 @@ def find_repetitions(messages: Sequence[SentMessage]) -> Iterator[Remark]:
 
 def _word_sequences(text: str) -> frozenset[str]:
     """Return all sequences of three words; a shorter text is one sequence."""
-    words = [word.lower() for word in _WORD.findall(text)]
-    if not words:
+    tokens = [token.lower() for token in _WORD.findall(text)]
+    if not tokens:
         return frozenset()
-    starts = range(max(1, len(words) - _SEQUENCE_WORDS + 1))
-    return frozenset(" ".join(words[start : start + _SEQUENCE_WORDS]) for start in starts)
+    starts = range(max(1, len(tokens) - _SEQUENCE_WORDS + 1))
+    return frozenset(" ".join(tokens[start : start + _SEQUENCE_WORDS]) for start in starts)
 
 
 def _find_similar(

@@ -65,10 +65,15 @@ def columns(agents: int = 2) -> dict[str, type]:
 
 def pair_rows(runs: Sequence[Run]) -> list[Row]:
     """Return every pair of every run, also those without a verdict (see the column `state`)."""
-    pairs = [(run, pair) for run in runs for pair in run.pairs]
-    agents = max((len(pair.agents) for _, pair in pairs), default=2)
-    empty: Row = dict.fromkeys(columns(agents))
-    return [empty | _pair_row(run, pair) for run, pair in pairs]
+    largest_group = 2
+    for run in runs:
+        for pair in run.pairs:
+            largest_group = max(largest_group, len(pair.agents))
+    empty: Row = dict.fromkeys(columns(largest_group))
+    rows: list[Row] = []
+    for run in runs:
+        rows += [empty | _pair_row(run, pair) for pair in run.pairs]
+    return rows
 
 
 def _pair_row(run: Run, pair: PairData) -> Row:

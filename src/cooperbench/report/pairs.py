@@ -76,7 +76,7 @@ VERDICTS: Mapping[str, str] = {
     "individual": "every patch passes its own tests alone",
     "merge": "the patches merge in plain git",
     "merged": "the merge passes all tests",
-    "overall": "both: alone and merged",
+    "overall": "every patch passes alone, and the merge passes all tests",
     "strict": "overall, and without a textual conflict",
 }
 

@@ -70,7 +70,7 @@ class Estimate:
 
 
 def cluster_of(key: PairKey) -> tuple[str, int]:
-    """Return the task of a pair: the cluster for standard errors, degrees of freedom and bootstrap."""
+    """Return the task of a pair, which is its cluster in every computation."""
     return key.repo, key.task_id
 
 

@@ -121,7 +121,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     coop, solo = made(tmp_path, "c", {0}), made(tmp_path, "s", {0}, "solo")
     other = made(tmp_path, "o", {0}, dataset="another")
     wrong: dict[str, list[tuple[Run, Setting | None]]] = {
-        "or one that has solo and another setting, not 1": [(coop, None)],
+        "has only coop results to compare; name a second run": [(coop, None)],
         "not 3": [(coop, None), (solo, None), (other, None)],
         r"no setting in common \('c' has coop; 's' has solo\)": [(coop, "solo"), (solo, None)],
     }

@@ -100,6 +100,9 @@ def test_golden_patches_are_the_baseline(
             "repo": key.repo,
             "task_id": key.task_id,
             "features": key.features,
+            "status": "clean",
+            "files": [],
+            "union": False,
             "conflict": {1, 2} <= {*key.features},
         }
         for key in keys_of(LAYOUT)

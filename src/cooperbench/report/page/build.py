@@ -1,4 +1,4 @@
-"""The report as a file that opens from disk: one HTML document with the details of each pair, compressed.
+"""The report as a file that opens from disk: one HTML document with compressed details of pairs.
 
 Pairs are read, packed and written one by one, so that the memory needed does not grow with their
 number. Style and script are allowed by their hash; markup is never parsed at run time (trusted
@@ -39,7 +39,7 @@ from cooperbench.report.page.pair_detail import pair_detail
 from cooperbench.report.pairs import PairData, PairKey
 
 Mode = Literal["inside", "beside", "live"]
-"""Where the details of pairs are: in the document, in scripts beside it, or on the server that sent it."""
+"""Location of the details of pairs: the document, scripts beside it, or the server of the page."""
 THREADS = 2
 """Reading and compressing is half of the work, and threads do it in parallel."""
 _COMPRESSION_LEVEL = 4
@@ -89,6 +89,7 @@ def _write_single(runs: Sequence[Run], page: Path, details: Path) -> None:
     with details.open("wb") as detail_file:
 
         def write_detail(number: int, packed: bytes) -> None:
+            """Append a script element."""
             element = b'<script type="text/plain" id="detail-%d">%s</script>\n' % (number, packed)
             detail_file.write(element)
 
@@ -105,6 +106,7 @@ def _write_split(runs: Sequence[Run], page: Path, details: Path, folder: Path) -
     details.mkdir()
 
     def write_detail(number: int, packed: bytes) -> None:
+        """Write a script file."""
         script = b'cooperbenchDetail(%d,"%s")\n' % (number, packed)
         (details / f"{number}.js").write_bytes(script)
 
@@ -154,6 +156,7 @@ def _coordination_table(
     side: Side, coordination_by_key: dict[PairKey, Coordination]
 ) -> CoordinationTable:
     def measure(pair: PairData) -> Coordination:
+        """Return what was measured when the details were written."""
         return coordination_by_key[pair.key]
 
     rows = []

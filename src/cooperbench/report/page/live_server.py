@@ -177,5 +177,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.send_error(status)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # name of the base class
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # base class
         """Log nothing: errors reach the browser."""

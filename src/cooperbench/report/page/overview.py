@@ -274,11 +274,11 @@ def _deficit_rows(
     comparisons: Sequence[Comparison], sides: Sequence[Side]
 ) -> tuple[DeficitRow, ...]:
     """Return a row for each model; its label names the run where a model has several rows."""
-    shown = [comparison for comparison in comparisons if comparison.n]
+    nonempty = [comparison for comparison in comparisons if comparison.n]
     side_by_label = {side.label: side for side in sides}
-    models = [side_by_label[comparison.second].run.configuration for comparison in shown]
+    models = [side_by_label[comparison.second].run.configuration for comparison in nonempty]
     rows = []
-    for comparison, model in zip(shown, models, strict=True):
+    for comparison, model in zip(nonempty, models, strict=True):
         is_only_row = models.count(model) == 1
         row = DeficitRow(
             label=model if is_only_row else f"{model} ({comparison.second})",
@@ -320,10 +320,11 @@ def _pair_rows(runs: Sequence[Run], sides: Sequence[Side]) -> tuple[PairRow, ...
     for cells in cells_by_side:
         keys.update(cells)
     titles = read_feature_titles(runs, keys)
-    return tuple(
-        _pair_row(order, key, titles, [cells.get(key) for cells in cells_by_side])
-        for order, key in enumerate(sorted(keys))
-    )
+    rows = []
+    for order, key in enumerate(sorted(keys)):
+        row_cells = [cells.get(key) for cells in cells_by_side]
+        rows.append(_pair_row(order, key, titles, row_cells))
+    return tuple(rows)
 
 
 def _pair_row(

@@ -45,7 +45,7 @@ class AgentRow:
 
     id: str
     patch_bytes: int
-    known: bool
+    has_result: bool
     """Whether result.json describes the agent. Otherwise the next fields have no meaning."""
     agent: str | None = None
     model: str | None = None
@@ -219,10 +219,10 @@ def cut(text: str, maximum: int = MAX_CHARACTERS) -> str:
 
 def _cut_arguments(arguments: JsonObject) -> JsonObject:
     """Return the arguments of a step with long texts cut."""
-    shown: JsonObject = {}
+    shortened: JsonObject = {}
     for name, value in arguments.items():
-        shown[name] = cut(value) if isinstance(value, str) else value
-    return shown
+        shortened[name] = cut(value) if isinstance(value, str) else value
+    return shortened
 
 
 def _entries(pair: PairData, files: PairFiles, timeline: _Timeline) -> list[Entry]:
@@ -282,7 +282,7 @@ def _agent_row(pair: PairData, agent_id: str) -> AgentRow:
             return AgentRow(
                 id=agent_id,
                 patch_bytes=patch_bytes,
-                known=True,
+                has_result=True,
                 agent=agent.agent,
                 model=agent.model,
                 status=agent.status,
@@ -295,7 +295,7 @@ def _agent_row(pair: PairData, agent_id: str) -> AgentRow:
                 completion_tokens=agent.completion_tokens,
                 duration_seconds=agent.duration_seconds,
             )
-    return AgentRow(id=agent_id, patch_bytes=patch_bytes, known=False)
+    return AgentRow(id=agent_id, patch_bytes=patch_bytes, has_result=False)
 
 
 def _merge_summary(pair: PairData) -> MergeSummary | None:

@@ -258,7 +258,7 @@ function mergedTestsCard(detail) {
 }
 
 function agentTable(detail, pair) {
-  const known = detail.agents.filter((agent) => agent.known);
+  const known = detail.agents.filter((agent) => agent.has_result);
   if (!known.length) return null;
   const columns = [
     { title: "agent" },
