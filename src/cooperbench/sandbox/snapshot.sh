@@ -1,15 +1,17 @@
-# snapshot.sh REPO BASE_GIT_DIR OUTPUT MAX_BYTES: the difference between the base commit and the work tree, as a patch.
-# Untracked files count, ignored ones do not. Index and object store are ours, so that whatever the agent did to
-# REPO/.git (commits, resets, hooks, config, deletion) does not matter. Run by bash in the agent's sandbox.
+# Writes the difference between the base commit and the work tree as a patch.
+# Usage: bash snapshot.sh REPO BASE_GIT_DIR OUTPUT MAX_BYTES       in the agent's sandbox
+#
+# Untracked files are included, ignored ones are not. It uses its own index and object store: whatever the agent did to
+# REPO/.git (commits, resets, hooks, config, deletion) does not matter.
 set -euo pipefail
-repo=$1 base=$2 output=$3 most=$4
+repo=$1 base=$2 output=$3 max_bytes=$4
 unset LD_PRELOAD LD_LIBRARY_PATH
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 scratch=$(mktemp -d "${output%/*}/snapshot.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/objects"
 
-# A repository inside the repository would be taken as a submodule; its files are meant.
+# Git would treat a repository inside the repository as a submodule, but its files should be in the patch.
 find "$repo" -mindepth 2 -name .git -prune -exec rm -rf {} + 2>/dev/null || true
 
 export GIT_DIR="$base" GIT_WORK_TREE="$repo" GIT_INDEX_FILE="$scratch/index"
@@ -25,6 +27,6 @@ git add -A --ignore-errors "$repo" || true
 git diff --cached --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color \
     --src-prefix=a/ --dst-prefix=b/ HEAD >"$scratch/patch"
 size=$(stat -c %s "$scratch/patch")
-[ "$size" -le "$most" ] || { echo "it has $size bytes, more than $most" >&2; exit 1; }
+[ "$size" -le "$max_bytes" ] || { echo "it has $size bytes, more than $max_bytes" >&2; exit 1; }
 rm -rf "$output"
 mv -T "$scratch/patch" "$output"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         ("", "get_backend register"),
         (
             ".base",
-            "EvalBackend Sandbox ExecResult BaseSandbox SandboxOptions Capabilities CommandResult",
+            "Backend BaseSandbox EvalBackend Sandbox ExecResult SandboxOptions Capabilities",
         ),
         (".docker", "DockerBackend"),
         (".gcp", "GCPBatchBackend"),

@@ -223,10 +223,7 @@ class RootFsBuilder:
                 copy_tree(layer, root)
         for source, target in content.writable:
             arguments += ["--bind", str(source), target]
-        for prefix in self._tools.prefixes:
-            arguments += read_only(prefix)
-        for private in self._visible_private_folders():
-            arguments += _hidden(private)
+        arguments += self._tool_mounts()
         arguments += read_only(self._shared / "lib", LIB_DIR)
         arguments += read_only(folder / "io", IO_DIR)
         cooperbench_folders = [self._shared]
@@ -281,6 +278,15 @@ class RootFsBuilder:
             is_link = folder.resolve() != folder
             if folder.is_dir() and not is_link:
                 arguments += read_only(folder)
+        return arguments
+
+    def _tool_mounts(self) -> list[str]:
+        """Return the arguments that show host tools and hide private folders in them."""
+        arguments: list[str] = []
+        for prefix in self._tools.prefixes:
+            arguments += read_only(prefix)
+        for private in self._visible_private_folders():
+            arguments += _hidden(private)
         return arguments
 
     def _visible_private_folders(self) -> list[Path]:

@@ -1,16 +1,18 @@
-# Process 1 of a local sandbox. Usage: supervisor.sh PROCESSES FILE_KIB MODE …
+# Process 1 of a local sandbox.
+# Usage: supervisor.sh MAX_PROCESSES MAX_FILE_KIB MODE ARGUMENTS...
 #
-# last WORKDIR ARGV
-#   runs the last command, which is judged, and ends with its exit code
-# serve IO_DIR SCRATCH_DIR WORKDIR [trusted]
-#   starts channels and streams for the harness; reads requests from stdin and answers each with `ok`:
-#   channel N            a channel on the named pipes IO_DIR/N.in and IO_DIR/N.out
-#   stream N MARK ARGV   a command with these pipes as its stdin and stdout
+# Modes:
+#   last WORKDIR ARGV...
+#     Runs the last command, a test run, and exits with its exit code.
+#   serve IO_DIR SCRATCH_DIR WORKDIR [trusted]
+#     Starts channels and streams for the harness. Reads requests from stdin, one line each, and answers `ok`:
+#       channel N                 a channel (channel.sh) on the named pipes IO_DIR/N.in and IO_DIR/N.out
+#       stream N MARK ARGV...     a command with these pipes as its stdin and stdout
 #
-# As process 1 it cannot be killed from inside, and as its program may not be read nothing inside can trace it, write to
-# its memory or open what it has open.
+# As process 1 it cannot be killed from inside. Its program file may not be read, so no process inside can trace it,
+# write to its memory or open its files.
 
-# Hard limits: what control groups cannot enforce here.
+# Hard limits, for machines on which control groups cannot enforce them.
 ulimit -u "$1"
 ulimit -f "$2"
 ulimit -c 0
@@ -21,7 +23,7 @@ if [[ $mode == last ]]; then
   cd -- "$1" || exit 126
   shift
   unset OLDPWD
-  exec 3>&2 2>/dev/null # what bash says about a command that was killed is not part of its output
+  exec 3>&2 2>/dev/null # bash reports a killed command on stderr, which is not part of the command's output
   "$@" 2>&3 3>&-
   exit
 fi
@@ -34,22 +36,22 @@ io=$1 scratch=$2 workdir=$3 trusted=${4-}
 mkdir -p -- "$scratch" "$workdir"
 cd -- "$workdir" || cd /
 
-# Job control gives each child a process group of its own and leaves SIGINT as it is.
+# With job control each child has a process group of its own and does not ignore SIGINT.
 set -m
 while IFS= read -r line; do
-  eval "words=($line)" # the host quotes every word
-  number=${words[1]}
+  eval "request=($line)" # the host quotes every word
+  number=${request[1]}
   exec {from}<"$io/$number.in" {to}>"$io/$number.out"
   (
     set +m
     exec <&"$from" >&"$to" {from}<&- {to}>&-
-    if [[ ${words[0]} == channel ]]; then
+    if [[ ${request[0]} == channel ]]; then
       cb_serve "$scratch/$number" "$trusted"
       rm -rf -- "${scratch:?}/$number"
     else
-      set -- "${words[@]:3}"
+      set -- "${request[@]:3}"
       cb_restore_locale
-      export COOPERBENCH_COMMAND="${words[2]}"
+      export COOPERBENCH_COMMAND="${request[2]}"
       unset OLDPWD
       exec -- "$@"
     fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cooperbench.sandbox.backend import Backend
 from cooperbench.sandbox.base_sandbox import Sandbox as BaseSandbox
 from cooperbench.sandbox.contract import (
     Capabilities,
@@ -14,6 +15,7 @@ from cooperbench.sandbox.contract import SandboxProtocol as Sandbox
 from cooperbench.sandbox.manager import open_sandbox
 
 __all__ = [
+    "Backend",
     "BaseSandbox",
     "Capabilities",
     "CommandResult",
