@@ -12,18 +12,14 @@ import json
 import os
 import re
 import stat
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
-from cooperbench._version import __version__
-from cooperbench.errors import CooperBenchError, InfraError, UserError
+from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Pair, Setting
-from cooperbench.secrets import redact
 
 DEFAULT_LOGS_DIR = "logs"
 MAX_FILE_BYTES = 256 * 1024 * 1024
@@ -310,44 +306,3 @@ class ExperimentPaths:
             except BlockingIOError:
                 return file.read().strip() or "another process"
         return None
-
-
-def error_record(
-    paths: ExperimentPaths, pair: Pair, setting: Setting, error: Exception
-) -> dict[str, Any]:
-    """What result.json or eval.json says of a pair that ended in an error; it is run again next time."""
-    expected = isinstance(error, CooperBenchError)
-    if not expected:
-        trace = "".join(traceback.format_exception(error))
-        paths.root.mkdir(parents=True, exist_ok=True)
-        with paths.error_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{utc_now()} {pair.label}\n{redact(trace)}\n")
-    return {
-        "status": "error",
-        "run_name": paths.run_name,
-        "repo": pair.task.repo,
-        "task_id": pair.task.task_id,
-        "features": list(pair.feature_ids),
-        "setting": setting,
-        "error": redact(str(error) if expected else f"{type(error).__name__}: {error}"),
-        "infrastructure": isinstance(error, InfraError) or getattr(error, "errno", None) in _FULL,
-        "ended_at": utc_now(),
-        "version": __version__,
-    }
-
-
-def is_finished(paths: PairPaths) -> bool:
-    """Has this pair a good result, one that is not run again?"""
-    result = read_json(paths.result)
-    return result is not None and result.get("status") == "completed"
-
-
-def is_undamaged(paths: PairPaths) -> bool:
-    """Are the patches of a finished pair as they were taken? Where nothing can be compared, nothing is run again."""
-    agents = (read_json(paths.result) or {}).get("agents")
-    for name, one in agents.items() if isinstance(agents, dict) else ():
-        digest = one.get("patch_sha256") if isinstance(one, dict) else None
-        patch = paths.agent(name).patch
-        if digest and (not patch.is_file() or sha256(patch.read_bytes()).hexdigest() != digest):
-            return False
-    return True

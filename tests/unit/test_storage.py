@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,10 +17,7 @@ from cooperbench.storage import (
     MAX_FILE_BYTES,
     AgentPaths,
     ExperimentPaths,
-    PairPaths,
     checked_run_name,
-    is_finished,
-    is_undamaged,
     read_json,
     read_regular_file,
     write_json,
@@ -100,17 +96,6 @@ def test_usual_names_are_taken(name: str) -> None:
     assert checked_run_name(name) == name
 
 
-def test_only_a_whole_good_result_is_finished(tmp_path: Path) -> None:
-    paths = ExperimentPaths(tmp_path, "r").pair(make_pair(tmp_path), "coop")
-    assert not is_finished(paths)
-    write_json(paths.result, {"status": "error"})
-    assert not is_finished(paths)
-    paths.result.write_text(json.dumps({"status": "completed"})[:-3])
-    assert not is_finished(paths)
-    write_json(paths.result, {"status": "completed"})
-    assert is_finished(paths)
-
-
 def test_earlier_attempts_are_kept_in_order_and_without_half_files(tmp_path: Path) -> None:
     experiment, pair = ExperimentPaths(tmp_path, "r"), make_pair(tmp_path)
     assert experiment.archive(pair, "coop") is None
@@ -179,11 +164,3 @@ def test_a_name_is_refused_or_stays_a_folder_of_the_logs(
         return
     assert root.parent == logs
     assert root.name == name
-
-
-@pytest.mark.parametrize("agents", [None, [], {"agent1": {}}, {"agent1": "?"}])
-def test_a_finished_pair_without_digests_is_kept(tmp_path: Path, agents: object) -> None:
-    """It was paid for; and whatever stands in the file, planning goes on."""
-    paths = PairPaths(tmp_path)
-    paths.result.write_text(json.dumps({"status": "completed", "agents": agents}))
-    assert is_undamaged(paths)

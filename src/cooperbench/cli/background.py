@@ -14,12 +14,13 @@ from typing import NamedTuple
 from cooperbench import records
 from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_line, print_result
 from cooperbench.errors import UserError
+from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.summary import Summary
 from cooperbench.records.trajectory import read_trajectory
 from cooperbench.report.loading import read_pairs, run_names
 from cooperbench.report.pairs import PairData
 from cooperbench.report.summary import spent_on_disk
-from cooperbench.storage import ExperimentPaths, read_json
+from cooperbench.storage import ExperimentPaths
 from cooperbench.text import dollars_text, names_for_error, plural
 
 _POLL_SECONDS = 0.2
@@ -171,7 +172,8 @@ def _count_jobs(paths: ExperimentPaths) -> dict[str, int]:
     jobs = read_jobs(paths.jobs_record)
     if not jobs:
         return {}
-    if (read_json(paths.jobs_record) or {}).get("engine") != "slurm":
+    jobs_record = records.read(paths.jobs_record, JobsRecord)
+    if jobs_record is None or jobs_record.engine != "slurm":
         return {"submitted": len(jobs)}
     from cooperbench.runner.executors.slurm_cluster import job_states
 

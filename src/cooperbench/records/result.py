@@ -96,8 +96,8 @@ class PairResult(Record, kw_only=True, frozen=True):
     SCHEMA: ClassVar[str] = SCHEMA
     OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("git", "team_features", "metrics"))
 
-    status: str = "completed"
-    """`completed`, or `error`."""
+    status: str
+    """`completed`, or `error`; empty if an older file does not say."""
     run_name: str
     repo: str
     task_id: int
@@ -141,7 +141,7 @@ class PairResult(Record, kw_only=True, frozen=True):
     @property
     def is_completed(self) -> bool:
         """Whether the agents came to an end. Older files have no status."""
-        return self.status == "completed"
+        return self.status in ("completed", "")
 
 
 class ResultError(PairError, kw_only=True, frozen=True):
@@ -153,7 +153,7 @@ class ResultError(PairError, kw_only=True, frozen=True):
 def is_finished(paths: PairPaths) -> bool:
     """Whether a pair has a complete result, so that it is not run again."""
     result = read(paths.result, PairResult)
-    return result is not None and bool(result.schema) and result.is_completed
+    return result is not None and result.status == "completed"
 
 
 def is_undamaged(paths: PairPaths) -> bool:

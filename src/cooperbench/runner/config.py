@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
@@ -21,15 +23,10 @@ from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, agent_slots
 from cooperbench.records import JsonObject
-from cooperbench.records.config import RunRecord
+from cooperbench.records.config import Invocation, RunRecord
 from cooperbench.records.result import is_finished
 from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, RunOptions
-from cooperbench.storage import (
-    ExperimentPaths,
-    PairPaths,
-    read_json,
-    utc_now,
-)
+from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now
 from cooperbench.text import plural, printable
 
 T = TypeVar("T")
@@ -252,12 +249,14 @@ class RunConfig(RunOptions):
 
     def check_against_disk(self) -> None:
         """Raise UserError if the experiment has results of another configuration."""
-        saved = self._saved_config()
+        record = self._saved_record()
+        saved = record.identity if record else {}
         differences = [
             f"{key}: {saved[key]!r} → {value!r}"
             for key, value in self.identity().items()
             # Parts of setting team are not recorded for other settings of the same experiment.
-            if key in saved and saved[key] != value
+            # A value that an older version did not record is read as an empty text.
+            if saved.get(key, "") not in ("", value)
         ]
         if differences and (has_results(self.paths) or self.paths.jobs_record.exists()):
             raise UserError(
@@ -267,21 +266,20 @@ class RunConfig(RunOptions):
 
     def save(self) -> None:
         """Write config.json, with this call added to its invocations."""
-        call = {"time": utc_now(), "version": __version__, **self._recorded_options("invocation")}
-        content = {
-            "run_name": self.run_name,
-            "setting": self.setting,
-            **self.identity(),
-            "invocations": [*self._saved_config().get("invocations", []), call],
-        }
-        records.write(self.paths.config, records.from_object(content, RunRecord))
+        saved = self._saved_record()
+        options = self._recorded_options("invocation")
+        call = msgspec.convert({"time": utc_now(), "version": __version__, **options}, Invocation)
+        content = {"run_name": self.run_name, "setting": self.setting, **self.identity()}
+        record = records.from_object(content | {"invocations": []}, RunRecord)
+        calls = [*saved.invocations, call] if saved else [call]
+        records.write(self.paths.config, msgspec.structs.replace(record, invocations=calls))
 
-    def _saved_config(self) -> JsonObject:
-        """Return the content of config.json; empty if the experiment is new."""
+    def _saved_record(self) -> RunRecord | None:
+        """Return config.json; None if the experiment is new."""
         if not self.paths.config.exists():
-            return {}
-        saved = read_json(self.paths.config)
-        if saved is None or saved.get("schema") != RunRecord.SCHEMA:
+            return None
+        saved = records.read(self.paths.config, RunRecord)
+        if saved is None or saved.schema != RunRecord.SCHEMA:
             raise UserError(
                 f"{self.paths.config} is not a configuration of this version; choose another -n"
             )
@@ -385,12 +383,13 @@ def _with_recorded_options(values: JsonObject) -> JsonObject:
         raise UserError(
             f"-a {REPLAY_MODEL} and --from RUN belong together: RUN is the run to replay"
         )
-    saved = read_json(ExperimentPaths(logs_dir, run_name).config)
-    if saved is None or saved.get("schema") != RunRecord.SCHEMA:
+    saved = records.read(ExperimentPaths(logs_dir, run_name).config, RunRecord)
+    if saved is None or saved.schema != RunRecord.SCHEMA or not saved.invocations:
         raise UserError(f"there is no run {run_name!r} in {logs_dir}")
-    recorded = {name: saved[name] for name in _REPEATED_OPTIONS}
-    recorded["model"] = saved["model_name"]
-    recorded["agent_config"] = saved["invocations"][-1]["agent_config"]
+    identity = saved.identity
+    recorded = {name: identity[name] for name in _REPEATED_OPTIONS}
+    recorded["model"] = saved.model_name
+    recorded["agent_config"] = saved.invocations[-1].agent_config
     return {**values, **recorded}
 
 

@@ -97,27 +97,30 @@ def run_pair(config: RunConfig, pair: Pair, services: Services, attempt: int) ->
         pair_run.end_sandboxes()
         if team.remote is not None:
             team.remote.close()
-    content = {
-        "run_name": config.run_name,
-        "repo": pair.task.repo,
-        "task_id": pair.task.task_id,
-        "features": list(pair.feature_ids),
-        "setting": config.setting,
-        "agents": {agent.agent_id: agent for agent in agents},
-        **team_record,
+    result = PairResult(
+        status="completed",
+        run_name=config.run_name,
+        repo=pair.task.repo,
+        task_id=pair.task.task_id,
+        features=list(pair.feature_ids),
+        setting=config.setting,
+        agents={agent.agent_id: agent for agent in agents},
+        messages=team_record.messages,
+        git=team_record.git,
+        team_features=team_record.team_features,
+        metrics=team_record.metrics,
         **msgspec.structs.asdict(total_usage(agents)),
-        "base_commit": base_commit,
-        "backend": config.backend,
-        "image": pair_run.image.ref,
-        "image_digest": pair_run.image.digest,
-        "attempt": attempt,
-        "started_at": started_at,
-        "ended_at": utc_now(),
-        "duration_seconds": round(time.monotonic() - started, 3),
-        "error": None,
-        "version": __version__,
-    }
-    result = msgspec.convert(content, PairResult)
+        base_commit=base_commit,
+        backend=config.backend,
+        image=pair_run.image.ref,
+        image_digest=pair_run.image.digest,
+        attempt=attempt,
+        started_at=started_at,
+        ended_at=utc_now(),
+        duration_seconds=round(time.monotonic() - started, 3),
+        error=None,
+        version=__version__,
+    )
     records.write(paths.result, result)
     return result
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cooperbench import records
 from cooperbench.git import GitError
 from cooperbench.records.conversation import Conversation, ConversationMessage
+from cooperbench.records.result import GitUse, TeamMetrics
 from cooperbench.records.tasks import (
     RequestRecord,
     TaskChange,
@@ -44,6 +45,19 @@ class AgentWork(NamedTuple):
     agent_id: str
     feature_ids: Sequence[int]
     files_changed: Sequence[str]
+
+
+class TeamRecord(NamedTuple):
+    """The team's part of result.json."""
+
+    messages: int
+    """Number of messages that the agents sent."""
+    git: GitUse | None
+    """None without a shared git remote."""
+    team_features: dict[str, bool] | None
+    """The parts of setting team, and which are on; None in other settings."""
+    metrics: TeamMetrics | None
+    """None in other settings."""
 
 
 class Team:
@@ -180,22 +194,27 @@ class Team:
         if self.mailbox is not None:
             self.mailbox.close()
 
-    def write_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> dict[str, Any]:
-        """Write conversation.json and the team's files; return the team's keys of result.json."""
-        result: dict[str, Any] = {"messages": 0}
+    def write_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> TeamRecord:
+        """Write conversation.json and the team's files; return the team's part of result.json."""
+        messages = 0
         if self.mailbox is not None:
-            result["messages"] = self._write_conversation(paths, agents)
+            messages = self._write_conversation(paths, agents)
+        git = None
         if self.remote is not None:
-            has_bundle = False
-            # The bundle is a record only: the agents' work does not depend on it.
-            with suppress(GitError):
-                has_bundle = self.remote.write_bundle(paths.team_bundle)
-            bundle = paths.team_bundle.name if has_bundle else None
-            result["git"] = {**self.remote.counts, "bundle": bundle}
+            git = self._write_bundle(self.remote, paths)
+        metrics = None
         if self._features:
-            result["team_features"] = self._features
-            result["metrics"] = self._write_task_records(paths, agents)
-        return result
+            metrics = self._write_task_records(paths, agents)
+        return TeamRecord(messages, git, self._features or None, metrics)
+
+    def _write_bundle(self, remote: GitRemote, paths: PairPaths) -> GitUse:
+        """Write team.bundle and return how the remote was used."""
+        has_bundle = False
+        # The bundle is a record only: the agents' work does not depend on it.
+        with suppress(GitError):
+            has_bundle = remote.write_bundle(paths.team_bundle)
+        bundle = paths.team_bundle.name if has_bundle else None
+        return GitUse(**remote.counts, bundle=bundle)
 
     def _write_conversation(self, paths: PairPaths, agents: Sequence[AgentWork]) -> int:
         """Write conversation.json and return the number of messages."""
@@ -221,7 +240,7 @@ class Team:
         records.write(paths.conversation, Conversation(messages=messages))
         return len(messages)
 
-    def _write_task_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> dict[str, Any]:
+    def _write_task_records(self, paths: PairPaths, agents: Sequence[AgentWork]) -> TeamMetrics:
         """Write tasks.json and task_log.json; return the metrics of the team's tools."""
         tasks: list[TaskRecord] = []
         changes: list[TaskChange] | None = None
@@ -237,7 +256,7 @@ class Team:
             metrics |= asdict(self.requests.metrics())
         records.write(paths.tasks, TaskListRecord(tasks=tasks))
         records.write(paths.task_log, TaskLog(changes=changes, requests=requests))
-        return metrics
+        return TeamMetrics(**metrics)
 
 
 def _handle_tool(rpc: SandboxRpc, tools: Tools, name: str, content: bytes) -> Response | None:

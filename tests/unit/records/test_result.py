@@ -6,13 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from cooperbench import records
 from cooperbench.errors import InfraError
 from cooperbench.models import Pair, Task
 from cooperbench.records.errors import make_error
 from cooperbench.records.evaluation import EvaluationError
 from cooperbench.records.result import PairResult, ResultError, is_finished, is_undamaged
-from cooperbench.storage import ExperimentPaths, PairPaths
+from cooperbench.storage import ExperimentPaths, PairPaths, write_json
 
 RUN = Path(__file__).parent / "runs/logs/demo-coop"
 PAIR = Pair(Task("coinage_task", 3, Path("dataset"), (1, 2)), (1, 2))
@@ -78,3 +80,22 @@ def test_an_unexpected_error_leaves_its_traceback(tmp_path: Path) -> None:
     assert records.to_object(error)["schema"] == "cooperbench.eval/1"
     full = make_error(EvaluationError, paths, PAIR, "coop", OSError(28, "No space left on device"))
     assert full.infrastructure
+
+
+def test_only_a_whole_good_result_is_finished(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path, "r").pair(PAIR, "coop")
+    assert not is_finished(paths)
+    write_json(paths.result, {"status": "error"})
+    assert not is_finished(paths)
+    paths.result.write_text(json.dumps({"status": "completed"})[:-3])
+    assert not is_finished(paths)
+    write_json(paths.result, {"status": "completed"})
+    assert is_finished(paths)
+
+
+@pytest.mark.parametrize("agents", [None, [], {"agent1": {}}, {"agent1": "?"}])
+def test_a_finished_pair_without_digests_is_kept(tmp_path: Path, agents: object) -> None:
+    """It was paid for; and whatever stands in the file, planning goes on."""
+    paths = PairPaths(tmp_path)
+    paths.result.write_text(json.dumps({"status": "completed", "agents": agents}))
+    assert is_undamaged(paths)

@@ -18,6 +18,7 @@ from cooperbench import evaluate
 from cooperbench.errors import InfraError
 from cooperbench.eval.evaluation_files import is_evaluated, read_patches
 from cooperbench.eval.reference_store import ReferenceStore
+from cooperbench.records.result import is_finished
 from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
@@ -33,7 +34,7 @@ from cooperbench.runner.executors.job import (
     unpack_order,
 )
 from cooperbench.runner.plan import Plan
-from cooperbench.storage import is_finished, write_json
+from cooperbench.storage import write_json
 from tests.support.gcp.batch_cloud import Experiment
 from tests.support.tiny import golden, write_tiny
 
