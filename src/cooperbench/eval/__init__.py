@@ -1,1 +1,1 @@
-"""Was it right: what of a patch is judged, merge, tests, verdict."""
+"""Evaluation: which files of a patch count, merges, test runs, references and verdicts."""

@@ -59,10 +59,12 @@ class _Patches:
     merge: MergeResult
 
     def of_agent(self, agent_id: str) -> _TestedPatch:
+        """Return the patch of one agent."""
         applied = self.applied[agent_id]
         return _TestedPatch(applied.patch, applied.tree, applied.error)
 
     def merged(self) -> _TestedPatch:
+        """Return the merge of all patches."""
         error = self.merge.detail or "nothing to merge"
         return _TestedPatch(self.merge.patch, self.merge.tree, error)
 
@@ -76,6 +78,7 @@ class _PairRuns(NamedTuple):
     """Runs of the merge with the tests of all features."""
 
     def are_successful(self) -> bool:
+        """Whether every run is a success."""
         every_run = list(self.together.values())
         for runs in self.alone.values():
             every_run += runs.values()
@@ -99,17 +102,14 @@ def evaluate_pair(
     record = start_record(pair, setting, patches, references, canary=canary)
     if record.status == "no_reference":
         return PairEvaluation(_add_duration(record, started))
-    slots = agent_slots(pair, setting)
     with TreeStore(references.tester.base(pair.task)) as store:
         # Apply each patch to the base commit, and drop its changes of protected files.
         protected = references.tester.protected_files(pair.features, store)
-        applied = {}
-        for agent_id, patch in patches.items():
-            applied[agent_id] = drop_protected_files(patch, protected, store)
+        applied = _apply_patches(patches, protected, store)
 
         # Merge the patches of all agents.
         merge = _merge_patches(list(applied.values()), protected, store)
-        work = _Patches(slots, applied, merge)
+        work = _Patches(agent_slots(pair, setting), applied, merge)
 
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
@@ -130,17 +130,23 @@ def evaluate_pair(
             suspicious=_find_suspicions(applied, unconfirmed),
         )
     outputs = _collect_outputs(runs.alone)
-    if setting != "solo":
-        outputs |= _collect_outputs({"merged": runs.together})
+    if setting == "solo":
+        return PairEvaluation(_add_duration(record, started), outputs=outputs)
+    outputs |= _collect_outputs({"merged": runs.together})
     if setting == "team":
         lead_runs = _test_lead(work, references)
         record = _add_lead(record, make_totals(lead_runs))
         outputs |= _collect_outputs({"lead": lead_runs})
-    return PairEvaluation(
-        record=_add_duration(record, started),
-        merged_patch=b"" if setting == "solo" else merge.patch,
-        outputs=outputs,
-    )
+    return PairEvaluation(_add_duration(record, started), merge.patch, outputs)
+
+
+def _apply_patches(
+    patches: Mapping[str, bytes | None], protected: ProtectedFiles, store: TreeStore
+) -> dict[str, Applied]:
+    applied = {}
+    for agent_id, patch in patches.items():
+        applied[agent_id] = drop_protected_files(patch, protected, store)
+    return applied
 
 
 def _merge_patches(

@@ -99,19 +99,31 @@ def make_totals(runs: Runs) -> TestTotals:
 
 
 def _totals(runs: Runs) -> dict[str, Any]:
-    errors = [run.error for run in runs.values() if run.error]
-    exit_codes = [run.exit_code for run in runs.values()]
-    failed_exit_codes = [code for code in exit_codes if code]
+    every_run = list(runs.values())
     return {
-        "tests_passed": sum(run.tests_passed for run in runs.values()),
-        "tests_failed": sum(run.tests_failed for run in runs.values()),
-        "tests_skipped": sum(run.tests_skipped for run in runs.values()),
-        "success": all(run.success for run in runs.values()),
-        "error": errors[0] if errors else None,
-        "exit_code": failed_exit_codes[0] if failed_exit_codes else exit_codes[0],
-        "duration_seconds": round(sum(run.duration_seconds for run in runs.values()), 3),
+        "tests_passed": sum(run.tests_passed for run in every_run),
+        "tests_failed": sum(run.tests_failed for run in every_run),
+        "tests_skipped": sum(run.tests_skipped for run in every_run),
+        "success": all(run.success for run in every_run),
+        "error": _first_error(every_run),
+        "exit_code": _first_failed_exit_code(every_run),
+        "duration_seconds": round(sum(run.duration_seconds for run in every_run), 3),
         "features": {number: run.to_record() for number, run in runs.items()},
     }
+
+
+def _first_error(runs: Sequence[TestRun]) -> str | None:
+    for run in runs:
+        if run.error:
+            return run.error
+    return None
+
+
+def _first_failed_exit_code(runs: Sequence[TestRun]) -> int | None:
+    for run in runs:
+        if run.exit_code:
+            return run.exit_code
+    return runs[0].exit_code
 
 
 def make_agent_evaluation(applied: Applied, runs: Runs) -> AgentEvaluation:

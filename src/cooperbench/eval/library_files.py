@@ -100,28 +100,29 @@ def _importers(
 
     If a golden patch changes files in a folder, they count as importers.
     """
-    existing = [
-        path for path in (*protected.base, *protected.hidden) if path.startswith(f"{unit}/")
-    ]
+    existing = _paths_in(unit, (*protected.base, *protected.hidden))
     is_folder = unit not in changed
     if is_folder and "/" not in unit:
         return set()
     if is_folder and any(protected.is_test(path) for path in (*existing, *changed)):
         return set()
-    golden = {path for path in protected.golden if path.startswith(f"{unit}/")}
+    golden = _paths_in(unit, protected.golden)
     if golden:
-        return golden
+        return set(golden)
     # For a unit of the base only importers in the base count: an agent could add an import.
     is_new = not existing and unit not in protected.base
     searched_tree = tree if is_new else store.base.tree
     module = re.sub(r"\.pyi?$", "", unit)
+    name = module.rpartition("/")[2]
     importers = set()
-    for path, line in store.lines_with([module.rpartition("/")[2]], searched_tree):
-        if path.endswith(".rs") or path in protected.hidden:
-            continue
-        if imports(path, line, module):
+    for path, line in store.lines_with([name], searched_tree):
+        if not path.endswith(".rs") and imports(path, line, module):
             importers.add(path)
-    return importers
+    return importers - protected.hidden
+
+
+def _paths_in(folder: str, paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path.startswith(f"{folder}/")]
 
 
 def imports(path: str, line: str, module: str) -> bool:

@@ -108,16 +108,20 @@ class ProtectedFiles:
         parts = path.split("/")
         for depth, part in enumerate(parts):
             root = "".join(f"{parent}/" for parent in parts[:depth])
-            if f"{root}__init__.py" in self.base:
-                return False  # inside a package
-            if root and root[:-1] not in self.base_modules:
-                return False  # inside a new folder, which is not an import root
+            if not self._is_import_root(root):
+                return False
             name = part.partition(".")[0]
             if f"{root}{name}" in self.base_modules:
                 continue
             if name in sys.stdlib_module_names or name in self.installed_modules:
                 return True
         return False
+
+    def _is_import_root(self, folder: str) -> bool:
+        """Whether a folder, with a slash at the end, exists in the base and is not a package."""
+        if f"{folder}__init__.py" in self.base:
+            return False
+        return not folder or folder[:-1] in self.base_modules
 
     def is_test(self, path: str) -> bool:
         """Whether a file contains tests: a hidden one, or one that frameworks find by its name."""

@@ -185,16 +185,21 @@ def restore_test_config(path: str, before: bytes | None, after: bytes | None) ->
         if path.rpartition("/")[2] == "package.json":
             restored = _restore_package_json(json.loads(before or b"{}"), json.loads(after))
         else:
-            work = [part for part in _sections(after) if not _TEST_SECTION.match(part)]
-            config = [part for part in _sections(before or b"") if _TEST_SECTION.match(part)]
-            if not b"".join(work).strip():
-                return None
-            restored = b"\n".join([*work, *config])
+            restored = _restore_sections(before or b"", after)
     except (*_PARSE_ERRORS, AttributeError, TypeError):
         return None
-    if config_differs(path, before, restored):
+    if not restored or config_differs(path, before, restored):
         return None
     return restored
+
+
+def _restore_sections(before: bytes, after: bytes) -> bytes:
+    """Return the changed file with the original sections about tests; empty if nothing is left."""
+    work = [part for part in _sections(after) if not _TEST_SECTION.match(part)]
+    config = [part for part in _sections(before) if _TEST_SECTION.match(part)]
+    if not b"".join(work).strip():
+        return b""
+    return b"\n".join([*work, *config])
 
 
 def _restore_package_json(before: dict[str, Any], after: dict[str, Any]) -> bytes:

@@ -256,18 +256,22 @@ class TreeStore:
         # All groups add their next tree at the same time: one git process merges many pairs.
         for position in range(1, longest):
             unfinished = [merge for merge in merges if merge.tree and position < len(merge.trees)]
-            pairs = [(merge.tree, merge.trees[position]) for merge in unfinished]
-            distinct_pairs = list(dict.fromkeys(pairs))
-            plain = self._merge_by_pair(distinct_pairs)
-            conflicting = [pair for pair in distinct_pairs if not plain[pair].tree]
-            union = self._merge_by_pair(conflicting, union=True)
-            for merge, pair in zip(unfinished, pairs, strict=True):
-                if pair in union:
-                    merge.conflicts.append(plain[pair])
-                    merge.tree = union[pair].tree
-                else:
-                    merge.tree = plain[pair].tree
+            self._add_trees(unfinished, position)
         return [self._merge_result(merge) for merge in merges]
+
+    def _add_trees(self, merges: Sequence[_Merge], position: int) -> None:
+        """Merge the tree at a position of each sequence into what is merged so far."""
+        pairs = [(merge.tree, merge.trees[position]) for merge in merges]
+        distinct_pairs = list(dict.fromkeys(pairs))
+        plain = self._merge_by_pair(distinct_pairs)
+        conflicting = [pair for pair in distinct_pairs if not plain[pair].tree]
+        union = self._merge_by_pair(conflicting, union=True)
+        for merge, pair in zip(merges, pairs, strict=True):
+            if pair in union:
+                merge.conflicts.append(plain[pair])
+                merge.tree = union[pair].tree
+            else:
+                merge.tree = plain[pair].tree
 
     def _merge_by_pair(
         self, pairs: Sequence[tuple[str, str]], *, union: bool = False
