@@ -357,7 +357,7 @@ class _PartValues(NamedTuple):
 
     @property
     def changes(self) -> list[Observation]:
-        """With the part minus without it."""
+        """The differences: with the part minus without it."""
         return statistics.differences(self.with_part, self.without)
 
 
@@ -371,24 +371,32 @@ def _effects(arms: Arms, parts: Sequence[str], measure: str) -> list[Effect]:
         if p is not None:
             p_values[part] = p
     corrected = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
-    return [
-        _effect(part, measure, values, p_values.get(part), corrected.get(part), len(parts))
-        for part, values in values_by_part.items()
-    ]
+    tests = len(parts)
+    effects = []
+    for part, values in values_by_part.items():
+        significance = _Significance(p_values.get(part), corrected.get(part))
+        effects.append(_effect(part, measure, values, significance, tests))
+    return effects
 
 
-def _effect(  # one argument for each part of the result
-    part: str,
-    measure: str,
-    values: _PartValues,
-    p: float | None,
-    p_holm: float | None,
-    tests: int,
+class _Significance(NamedTuple):
+    """The p-value of an effect, and the one that is corrected over all parts."""
+
+    p: float | None
+    p_holm: float | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the effect is significant."""
+        return self.p_holm is not None and self.p_holm < MAX_P_VALUE
+
+
+def _effect(
+    part: str, measure: str, values: _PartValues, significance: _Significance, tests: int
 ) -> Effect:
     unit = MEASURES[measure]
     limits = statistics.CHANGE_OF_SHARE if unit == "share" else None
     smallest_effect, pairs_needed = statistics.power(values.changes, tests)
-    is_shown = p_holm is not None and p_holm < MAX_P_VALUE
     return Effect(
         part=part,
         measure=measure,
@@ -396,10 +404,10 @@ def _effect(  # one argument for each part of the result
         with_part=_mean_or_none(values.with_part),
         without=_mean_or_none(values.without),
         difference=statistics.mean(values.changes, limits),
-        p=p,
-        p_holm=p_holm,
+        p=significance.p,
+        p_holm=significance.p_holm,
         smallest_effect=smallest_effect,
-        pairs_needed=None if is_shown else pairs_needed,
+        pairs_needed=None if significance.is_shown else pairs_needed,
     )
 
 

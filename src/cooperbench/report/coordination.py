@@ -137,6 +137,7 @@ def _count_mentions(pair: Coordination) -> Values:
 
 def _mention_values(condition: Callable[[Mention], bool]) -> Callable[[Coordination], Values]:
     def values(pair: Coordination) -> Values:
+        """Return 1 for each name that fulfills the condition, 0 for the others."""
         return [float(condition(mention)) for mention in pair.mentions or ()]
 
     return values
@@ -144,6 +145,7 @@ def _mention_values(condition: Callable[[Mention], bool]) -> Callable[[Coordinat
 
 def _overlap_values(number: Callable[[Overlap], int]) -> Callable[[Coordination], Values]:
     def values(pair: Coordination) -> Values:
+        """Return the number for every two agents."""
         return [number(overlap) for overlap in pair.overlaps]
 
     return values

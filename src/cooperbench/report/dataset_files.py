@@ -29,9 +29,7 @@ def find_dataset(runs: Sequence[Run]) -> Path | None:
         folder = resolve_dataset_dir(DEMO if names == {DEMO} else None)
     except UserError:
         return None
-    if names == {DEMO} or names == {folder.name}:
-        return folder
-    return None
+    return folder if names in ({DEMO}, {folder.name}) else None
 
 
 def read_feature_titles(runs: Sequence[Run], keys: Iterable[PairKey]) -> dict[FeatureKey, str]:

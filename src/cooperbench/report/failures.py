@@ -131,7 +131,7 @@ def find_error(output: str, recorded_error: str) -> tuple[str | None, str, str]:
 
 
 def _excerpt(lines: list[str], error_line: int, headings: list[int]) -> str:
-    """Return the lines from the heading of the test to the next failure, as far as there is room."""
+    """Return the lines from the heading of the test to the next failure, within the limit."""
     start = max(0, error_line - _LINES_BEFORE_ERROR)
     for heading in headings:
         if start < heading <= error_line:

@@ -124,9 +124,9 @@ def judge_run(
     failed = [pair for pair in run.pairs if pair.setting != "solo" and pair.state == "failed"]
     judgements: dict[PairKey, Judgement] = {}
     for pair in failed:
-        known = read_judgement(pair, model)
-        if known is not None:
-            judgements[pair.key] = known
+        judgement = read_judgement(pair, model)
+        if judgement is not None:
+            judgements[pair.key] = judgement
     kept = len(judgements)
     unjudged = [pair for pair in failed if pair.key not in judgements]
     if unjudged:
@@ -172,8 +172,48 @@ def _judge_or_outage(model: str, pair: PairData) -> Judgement | InfraError:
         return error
 
 
+class _Exchange(NamedTuple):
+    """The answers of the judge to one case."""
+
+    label: FailureLabel | None
+    """None if no answer was usable."""
+    answers: int
+    problems: list[str]
+    usage: Usage
+
+
 def _judge(model: str, pair: PairData) -> Judgement:
-    """Ask the model until an answer is usable, and write judge.json."""
+    """Ask the model about a pair, and write judge.json."""
+    case = make_case(pair)
+    exchange = _ask_judge(model, case)
+    used = agent_usage(exchange.usage, sandbox_seconds=0.0)
+    judgement = Judgement(
+        schema=Judgement.SCHEMA,
+        model=model,
+        prompt_version=PROMPT_VERSION,
+        key=case.key,
+        repo=pair.key.repo,
+        task_id=pair.key.task_id,
+        features=list(pair.key.features),
+        judged_at=utc_now(),
+        answers=exchange.answers,
+        problems=exchange.problems,
+        cost=used.cost,
+        model_calls=used.model_calls,
+        prompt_tokens=used.prompt_tokens,
+        completion_tokens=used.completion_tokens,
+        cached_tokens=used.cached_tokens,
+        model_seconds=used.model_seconds,
+        unpriced_calls=used.unpriced_calls,
+        version=__version__,
+        label=exchange.label,
+    )
+    records.write(pair.paths.judgement, judgement)
+    return judgement
+
+
+def _ask_judge(model: str, case: Case) -> _Exchange:
+    """Ask the model until an answer is usable, at most `MAX_ANSWERS` times."""
     from cooperbench.agents.llm import (
         DEFAULT_CALL_SECONDS,
         NO_OTHER_RETRIES,
@@ -183,14 +223,11 @@ def _judge(model: str, pair: PairData) -> Judgement:
     )
 
     litellm = load_litellm()
-    case = make_case(pair)
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
     usage = Usage()
-    answers = 0
-    label: FailureLabel | None = None
-    problems: list[str] = []
 
     def complete() -> object:
+        """Call the model with all messages so far."""
         return litellm.completion(
             model=model,
             messages=messages,
@@ -201,44 +238,22 @@ def _judge(model: str, pair: PairData) -> Judgement:
             **NO_OTHER_RETRIES,
         )
 
-    while label is None and answers < MAX_ANSWERS:
+    for number in range(1, MAX_ANSWERS + 1):
         started = time.monotonic()
         try:
-            response = ask(model, complete, first_call=answers == 0)
+            response = ask(model, complete, first_call=number == 1)
         except AgentFailure as failure:
             # The material is too long or violates a content policy: an outcome, not an outage.
-            problems = [redact(f"{failure.status}: {failure}")]
-            break
-        answers += 1
+            problem = redact(f"{failure.status}: {failure}")
+            return _Exchange(None, number - 1, [problem], usage)
         usage += usage_of(response, model, time.monotonic() - started)
         answer = response.choices[0].message.content or ""
         label = parse_label(answer, case.sources)
+        if label is not None:
+            return _Exchange(label, number, [], usage)
         messages.append({"role": "assistant", "content": answer})
         messages.append({"role": "user", "content": _ASK_AGAIN})
-    used = agent_usage(usage, sandbox_seconds=0.0)
-    judgement = Judgement(
-        schema=Judgement.SCHEMA,
-        model=model,
-        prompt_version=PROMPT_VERSION,
-        key=case.key,
-        repo=pair.key.repo,
-        task_id=pair.key.task_id,
-        features=list(pair.key.features),
-        judged_at=utc_now(),
-        answers=answers,
-        problems=problems,
-        cost=used.cost,
-        model_calls=used.model_calls,
-        prompt_tokens=used.prompt_tokens,
-        completion_tokens=used.completion_tokens,
-        cached_tokens=used.cached_tokens,
-        model_seconds=used.model_seconds,
-        unpriced_calls=used.unpriced_calls,
-        version=__version__,
-        label=label,
-    )
-    records.write(pair.paths.judgement, judgement)
-    return judgement
+    return _Exchange(None, MAX_ANSWERS, [], usage)
 
 
 def make_case(pair: PairData) -> Case:
@@ -256,14 +271,14 @@ def make_case(pair: PairData) -> Case:
     characters_left = _CONVERSATION_CHARACTERS
     for name, text in sources.items():
         if name.startswith("message:"):
-            shown = head_and_tail(text, min(_MESSAGE_CHARACTERS, max(0, characters_left)))
-            characters_left -= len(shown)
+            excerpt = head_and_tail(text, min(_MESSAGE_CHARACTERS, max(0, characters_left)))
+            characters_left -= len(excerpt)
         elif name.startswith("patch:"):
-            shown = head_and_tail(text, _PATCH_CHARACTERS)
+            excerpt = head_and_tail(text, _PATCH_CHARACTERS)
         else:
-            shown = text[-_TEST_CHARACTERS:]
+            excerpt = text[-_TEST_CHARACTERS:]
         title = titles.get(name, "")
-        parts.append(f"=== {name} {title}{mark} ===\n{shown}\n=== end {mark} ===")
+        parts.append(f"=== {name} {title}{mark} ===\n{excerpt}\n=== end {mark} ===")
     # Unpaired surrogates, from bytes that were not UTF-8, cannot be sent.
     text = "\n\n".join(parts).encode("utf-8", "replace").decode()
     key = hashlib.sha256("\0".join((PROMPT_VERSION, PROMPT, text)).encode()).hexdigest()
@@ -315,18 +330,18 @@ def parse_label(answer: str, sources: Mapping[str, str]) -> FailureLabel | None:
         content = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
     except (ValueError, RecursionError):
         return None
-    given = records.convert(content, _Answer)
+    claimed = records.convert(content, _Answer)
     symptoms = []
-    for symptom in given.symptoms[: len(SYMPTOMS)]:
+    for symptom in claimed.symptoms[: len(SYMPTOMS)]:
         quotes = _occurring_quotes(symptom.quotes[:_MAX_QUOTES], sources)
         if symptom.symptom in SYMPTOMS and quotes:
             why = symptom.why[:_MAX_TEXT_CHARACTERS]
             symptoms.append(Symptom(symptom=symptom.symptom, why=why, quotes=quotes))
-    is_usable = given.cause == "none" or (given.cause in CAUSES and bool(symptoms))
+    is_usable = claimed.cause == "none" or (claimed.cause in CAUSES and bool(symptoms))
     if not is_usable:
         return None
-    summary = given.summary[:_MAX_TEXT_CHARACTERS]
-    return FailureLabel(cause=given.cause, summary=summary, symptoms=symptoms)
+    summary = claimed.summary[:_MAX_TEXT_CHARACTERS]
+    return FailureLabel(cause=claimed.cause, summary=summary, symptoms=symptoms)
 
 
 def _occurring_quotes(quotes: list[_AnsweredQuote], sources: Mapping[str, str]) -> list[Quote]:

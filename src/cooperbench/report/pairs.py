@@ -187,11 +187,7 @@ class PairData:
             return "error"
         if self.evaluation is None:
             return "unevaluated"
-        if not self.evaluation.is_completed:
-            return "no_reference" if self.evaluation.status == "no_reference" else "error"
-        if self.evaluation.overall_success is None:
-            return "broken"
-        return "passed" if self.evaluation.overall_success else "failed"
+        return _evaluation_state(self.evaluation)
 
     @cached_property
     def verdicts(self) -> dict[str, bool | None]:
@@ -380,6 +376,16 @@ class PairData:
             if data is not None:
                 outputs[path.stem] = data.decode("utf-8", "replace")
         return outputs
+
+
+def _evaluation_state(evaluation: Evaluation) -> State:
+    if evaluation.status == "no_reference":
+        return "no_reference"
+    if not evaluation.is_completed:
+        return "error"
+    if evaluation.overall_success is None:
+        return "broken"
+    return "passed" if evaluation.overall_success else "failed"
 
 
 def _agent_data(
