@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
+from cooperbench import records
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET, arguments
 from cooperbench.cli.background import detach
@@ -16,6 +17,7 @@ from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Setting, agent_slots
+from cooperbench.records.summary import BudgetSummary, Summary
 from cooperbench.report.summary_text import deficit_text, summary_text
 from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd, split_values
@@ -87,13 +89,13 @@ def run(args: argparse.Namespace) -> int:
         return detach(config.paths, args.argv)
     summary = run_experiment(config, display_for(args))
     print_summary(args, config, summary)
-    return exit_status([summary["settings"][config.setting] | {"budget": summary["budget"]}])
+    return exit_status([summary.settings[config.setting].errors], summary.budget)
 
 
-def print_summary(args: argparse.Namespace, config: RunConfig, summary: Mapping[str, Any]) -> None:
+def print_summary(args: argparse.Namespace, config: RunConfig, summary: Summary) -> None:
     """Print a summary as JSON or as a table."""
     text = summary_text(summary, relative_to_cwd(config.paths.root))
-    arguments.print_result(args, summary, ["", *text.split("\n")])
+    arguments.print_result(args, records.to_object(summary), ["", *text.split("\n")])
 
 
 def display_for(args: argparse.Namespace) -> Display:
@@ -101,14 +103,12 @@ def display_for(args: argparse.Namespace) -> Display:
     return Display(sys.stderr) if args.json else make_display()
 
 
-def exit_status(summaries: Collection[Mapping[str, Any]]) -> int:
-    """Return the exit status for the summaries of runs."""
-    if any(summary["errors"] for summary in summaries):
+def exit_status(errors: Iterable[int], budget: BudgetSummary | None) -> int:
+    """Return the exit status for the numbers of failed pairs and the state of the budget."""
+    if any(errors):
         return EXIT_ERRORS
-    for summary in summaries:
-        budget = summary["budget"]
-        if budget is not None and budget["pairs_not_started"]:
-            return EXIT_OVER_BUDGET
+    if budget is not None and budget.pairs_not_started:
+        return EXIT_OVER_BUDGET
     return 0
 
 
@@ -240,11 +240,13 @@ def ablate(args: argparse.Namespace) -> int:
         return _dry_ablate(study, args)
     summaries = study.run(display_for(args))
     if args.json:
-        arguments.print_json({"study": args.name, "arms": summaries})
+        arms = {name: records.to_object(summary) for name, summary in summaries.items()}
+        arguments.print_json({"study": args.name, "arms": arms})
     else:
         arguments.print_line("")
         study.print_summaries(summaries)
-    return exit_status(summaries.values())
+    budget = next(iter(summaries.values())).budget
+    return exit_status([summary.errors for summary in summaries.values()], budget)
 
 
 def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
@@ -287,7 +289,7 @@ def evaluate(args: argparse.Namespace) -> int:
         return detach(config.paths, args.argv)
     summary = evaluate_experiment(config, display_for(args))
     print_summary(args, config, summary)
-    return EXIT_ERRORS if summary["errors"] else 0
+    return EXIT_ERRORS if summary.errors else 0
 
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -320,23 +322,23 @@ def demo(args: argparse.Namespace) -> int:
         subset = "demo-python"
         write("Node.js is not installed: the JavaScript pairs are left out.\n\n")
     settings = _DEMO_SETTINGS if args.setting is None else (args.setting,)
-    summaries: dict[Setting, dict[str, Any]] = {}
+    summaries: dict[Setting, Summary] = {}
     for setting in settings:
         config = _demo_config(args, setting, subset)
         summaries[setting] = run_experiment(config, make_display())
         text = summary_text(summaries[setting], relative_to_cwd(config.paths.root))
         write(f"\n{text}\n\n")
     if "solo" in summaries and "coop" in summaries:
-        solo = summaries["solo"]["settings"]["solo"]
-        coop = summaries["coop"]["settings"]["coop"]
+        solo = summaries["solo"].settings["solo"]
+        coop = summaries["coop"].settings["coop"]
         write(f"{deficit_text(solo, coop)}\n")
-    runs = " ".join(summary["run_name"] for summary in summaries.values())
+    runs = " ".join(summary.run_name for summary in summaries.values())
     logs = "" if args.log_dir == "logs" else f" --log-dir {args.log_dir}"
     write(
         f"\nNext: see what the agents did with `cooperbench view {runs}{logs}`,\n"
         "or let a model work: `cooperbench run --dataset-dir demo --backend local -m MODEL`.\n"
     )
-    return EXIT_ERRORS if any(summary["errors"] for summary in summaries.values()) else 0
+    return EXIT_ERRORS if any(summary.errors for summary in summaries.values()) else 0
 
 
 def _demo_config(args: argparse.Namespace, setting: Setting, subset: str | None) -> RunConfig:

@@ -25,29 +25,18 @@ from cooperbench.records.summary import (
 from cooperbench.records.trajectory import read_trajectory
 from cooperbench.records.usage import total_usage
 from cooperbench.report.loading import read_pairs
-from cooperbench.report.pairs import EVALUATED, NOT_EVALUATED, PairData, PairKey
+from cooperbench.report.pairs import EVALUATED, PairData, PairKey
 from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import AgentPaths, ExperimentPaths, utc_now
-
-STATE_COUNTS = {state: "errors" if state == "error" else state for state in NOT_EVALUATED}
-"""Names of the counts of pairs without a verdict, by state."""
-VERDICT_NAMES = {
-    "individual_success": "individual",
-    "merge_success": "merge",
-    "merged_success": "merged",
-    "overall_success": "overall",
-    "overall_success_strict": "strict",
-}
-"""Names of the verdicts in eval.json and summary.json, and in reports."""
 
 
 def save_summary(
     paths: ExperimentPaths,
     expected: Mapping[Setting, Iterable[Pair]],
-    budget: Mapping[str, float | int] | None = None,
+    budget: BudgetSummary | None = None,
     used: ResourceUse | None = None,
-) -> records.JsonObject:
-    """Write summary.json and return its content.
+) -> Summary:
+    """Write summary.json and return it.
 
     Args:
         paths: The folder of the run.
@@ -68,11 +57,11 @@ def save_summary(
         errors=sum(part.errors for part in settings.values()),
         **msgspec.structs.asdict(total_usage(settings.values())),
         spent=spent_on_disk(paths),
-        budget=None if budget is None else msgspec.convert(budget, BudgetSummary),
+        budget=budget,
         sandboxes=_add_sandbox_use(paths, used),
     )
     records.write(paths.summary, summary)
-    return records.to_object(summary)
+    return summary
 
 
 def _pair_key(pair: Pair) -> PairKey:

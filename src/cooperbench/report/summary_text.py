@@ -6,13 +6,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import cast
 
-from cooperbench.models import Setting
+from cooperbench.models import SETTINGS, Setting
+from cooperbench.records.summary import (
+    BudgetSummary,
+    PairSummary,
+    Rate,
+    SandboxUse,
+    SettingSummary,
+    Summary,
+)
 from cooperbench.report.formatting import NOTHING, aligned, hundredths_text
-from cooperbench.report.pairs import EVALUATED, STATES, applicable_verdicts, verdict_meaning
-from cooperbench.report.summary import STATE_COUNTS, VERDICT_NAMES
+from cooperbench.report.pairs import (
+    EVALUATED,
+    STATES,
+    State,
+    applicable_verdicts,
+    verdict_meaning,
+)
 from cooperbench.text import (
     dollars_text,
     duration_text,
@@ -34,95 +47,103 @@ _SOLO_HEADINGS = ("repository", "task", "features", "overall")
 _MARKS = {None: NOTHING, True: "✓", False: "✗"}
 _SECONDS_PER_HOUR = 3600
 
-Content = Mapping[str, Any]
-"""A part of summary.json."""
 
-
-def summary_text(summary: Content, logs: str, width: int | None = None) -> str:
+def summary_text(summary: Summary, logs: str, width: int | None = None) -> str:
     """Return the whole summary of a run as text.
 
     Args:
-        summary: The content of summary.json.
+        summary: The record in summary.json.
         logs: The folder of the run, for the last line.
         width: The columns to fill; by default those of the terminal, if stdout is one.
     """
     width = width or terminal_width(sys.stdout)
     parts = [
-        "\n".join(_setting_lines(setting, part, width))
-        for setting, part in summary["settings"].items()
+        "\n".join(_setting_lines(setting, summary.settings[setting], width))
+        for setting in SETTINGS
+        if setting in summary.settings
     ]
-    other_attempts = summary.get("spent", 0.0) - summary.get("cost", 0.0)
+    other_attempts = summary.spent - summary.cost
     if other_attempts > 1e-9:
         parts.append(f"plus {dollars_text(other_attempts)} for interrupted or replaced attempts")
-    if summary.get("budget"):
-        parts.append(wrap(budget_text(summary["budget"]), width))
-    if summary.get("sandboxes"):
-        parts.append(sandboxes_text(summary["sandboxes"]))
+    if summary.budget:
+        parts.append(wrap(budget_text(summary.budget), width))
+    if summary.sandboxes:
+        parts.append(sandboxes_text(summary.sandboxes))
     return "\n\n".join([*parts, f"Logs: {logs}"])
 
 
-def _setting_lines(setting: Setting, part: Content, width: int | None) -> Iterator[str]:
+def _setting_lines(setting: Setting, part: SettingSummary, width: int | None) -> Iterator[str]:
     yield _headline(setting, part)
     yield ""
-    yield from _pair_lines(part["results"], setting, width)
+    yield from _pair_lines(part.results, setting, width)
     yield ""
     yield from _rate_lines(setting, part)
     yield ""
     yield from _usage_lines(part)
 
 
-def _headline(setting: Setting, part: Content) -> str:
-    text = f"{setting}: {plural(part['pairs'], 'pair')}, {part['evaluated']:,} evaluated"
-    if part["suspicious"]:
-        text += f", {part['suspicious']:,} suspicious"
-    left_out = [
-        f"{part[name]:,} {STATES[state].short}"
-        for state, name in STATE_COUNTS.items()
-        if part[name]
-    ]
+def _headline(setting: Setting, part: SettingSummary) -> str:
+    text = f"{setting}: {plural(part.pairs, 'pair')}, {part.evaluated:,} evaluated"
+    if part.suspicious:
+        text += f", {part.suspicious:,} suspicious"
+    counts: dict[State, int] = {
+        "error": part.errors,
+        "no_reference": part.no_reference,
+        "unevaluated": part.unevaluated,
+        "missing": part.missing,
+        "broken": part.broken,
+    }
+    left_out = [f"{count:,} {STATES[state].short}" for state, count in counts.items() if count]
     if left_out:
         text += f" ({', '.join(left_out)}: not part of the rates)"
     return text
 
 
-def _rate_lines(setting: Setting, part: Content) -> list[str]:
-    rows = []
-    for key, verdict in VERDICT_NAMES.items():
-        if verdict in applicable_verdicts(setting):
-            meaning = verdict_meaning(verdict, setting)
-            rows.append((verdict, *rate_cells(part["rates"][key]), meaning))
-    return aligned(rows)
+def _rate_lines(setting: Setting, part: SettingSummary) -> list[str]:
+    rates = {
+        "individual": part.rates.individual_success,
+        "merge": part.rates.merge_success,
+        "merged": part.rates.merged_success,
+        "overall": part.rates.overall_success,
+        "strict": part.rates.overall_success_strict,
+    }
+    return aligned(
+        [
+            (verdict, *rate_cells(rates[verdict]), verdict_meaning(verdict, setting))
+            for verdict in applicable_verdicts(setting)
+        ]
+    )
 
 
-def _usage_lines(part: Content) -> Iterator[str]:
-    tokens = f"{part['prompt_tokens'] + part['completion_tokens']:,} tokens"
-    if part["cached_tokens"]:
-        tokens += f" ({part['cached_tokens']:,} cached)"
-    counts = [f"cost {dollars_text(part['cost'])}", tokens]
-    pairs_took = f"pairs {duration_text(part['agent_seconds'])}"
-    if part["model_calls"]:
-        counts.append(plural(part["model_calls"], "model call"))
-        in_models = duration_text(part["model_seconds"])
-        in_sandboxes = duration_text(part["sandbox_seconds"])
+def _usage_lines(part: SettingSummary) -> Iterator[str]:
+    tokens = f"{part.prompt_tokens + part.completion_tokens:,} tokens"
+    if part.cached_tokens:
+        tokens += f" ({part.cached_tokens:,} cached)"
+    counts = [f"cost {dollars_text(part.cost)}", tokens]
+    pairs_took = f"pairs {duration_text(part.agent_seconds)}"
+    if part.model_calls:
+        counts.append(plural(part.model_calls, "model call"))
+        in_models = duration_text(part.model_seconds)
+        in_sandboxes = duration_text(part.sandbox_seconds)
         pairs_took += f" (in models {in_models}, in sandboxes {in_sandboxes})"
-    counts += [plural(part["steps"], "step"), plural(part["messages"], "message")]
+    counts += [plural(part.steps, "step"), plural(part.messages, "message")]
     yield f"  {', '.join(counts)}"
-    yield f"  {pairs_took}, tests {duration_text(part['test_seconds'])}"
-    if part["unpriced_calls"]:
-        calls = plural(part["unpriced_calls"], "call")
+    yield f"  {pairs_took}, tests {duration_text(part.test_seconds)}"
+    if part.unpriced_calls:
+        calls = plural(part.unpriced_calls, "call")
         yield f"  cost excludes {calls} to models without a known price"
 
 
-def rate_cells(rate: Content) -> tuple[str, str]:
+def rate_cells(rate: Rate) -> tuple[str, str]:
     """Return a rate as two cells: `7/8` and `88 %`."""
-    share = NOTHING if rate["rate"] is None else f"{hundredths_text(rate['rate'])} %"
-    return f"{rate['passed']:,}/{rate['of']:,}", share
+    share = NOTHING if rate.rate is None else f"{hundredths_text(rate.rate)} %"
+    return f"{rate.passed:,}/{rate.of:,}", share
 
 
-def budget_text(budget: Content) -> str:
+def budget_text(budget: BudgetSummary) -> str:
     """Return how much of `--max-cost` is spent, and what to do if it ended the run."""
-    text = f"Budget: {dollars_text(budget['spent'])} of {dollars_text(budget['max_cost'])} spent"
-    not_started = budget["pairs_not_started"]
+    text = f"Budget: {dollars_text(budget.spent)} of {dollars_text(budget.max_cost)} spent"
+    not_started = budget.pairs_not_started
     if not not_started:
         return text
     verb = "was" if not_started == 1 else "were"
@@ -130,24 +151,29 @@ def budget_text(budget: Content) -> str:
     return f"{text}; {pairs} {verb} not started. Rerun with a higher --max-cost to run them"
 
 
-def sandboxes_text(sandboxes: Content) -> str:
+def sandboxes_text(sandboxes: SandboxUse) -> str:
     """Return how many sandboxes or machines the run used, and for how many hours."""
-    noun = sandboxes["what"]
+    noun = sandboxes.what
     nouns = f"{noun}es" if noun.endswith("x") else f"{noun}s"
-    parts = [plural(sandboxes["count"], noun, nouns)]
-    for name, unit in (("seconds", noun), ("vcpu_seconds", "vCPU"), ("gib_seconds", "GiB")):
-        hours = sandboxes.get(name, 0) / _SECONDS_PER_HOUR
+    parts = [plural(sandboxes.count, noun, nouns)]
+    used = (
+        (sandboxes.seconds, noun),
+        (sandboxes.vcpu_seconds, "vCPU"),
+        (sandboxes.gib_seconds, "GiB"),
+    )
+    for seconds, unit in used:
+        hours = seconds / _SECONDS_PER_HOUR
         if hours:
             digits = 1 if hours < 10 else 0
             parts.append(f"{hours:,.{digits}f} {unit} hours")
     return ", ".join(parts)
 
 
-def _pair_lines(results: Sequence[Content], setting: Setting, width: int | None) -> list[str]:
+def _pair_lines(results: Sequence[PairSummary], setting: Setting, width: int | None) -> list[str]:
     """Return a row for each pair; of many pairs, only for those that did not pass."""
     listed = list(results)
     if len(results) > MAX_ROWS:
-        not_passed = [result for result in results if result["state"] != "passed"]
+        not_passed = [result for result in results if result.state != "passed"]
         listed = not_passed[:MAX_ROWS]
     if not listed:
         return []
@@ -177,63 +203,67 @@ def _with_remark(line: str, columns: int, remark: str, width: int | None) -> lis
     return [line, _REMARK_INDENT + shorten(remark, max(width - len(_REMARK_INDENT), 20))]
 
 
-def _coop_row(result: Content) -> tuple[str, ...]:
-    if result["state"] not in EVALUATED:
-        return (*_pair_cells(result), "", "", "", STATES[result["state"]].short, _endings(result))
-    merge = result["merge_status"] or NOTHING
-    if result["strategy"] == "union":
+def _coop_row(result: PairSummary) -> tuple[str, ...]:
+    if result.state not in EVALUATED:
+        return (*_pair_cells(result), "", "", "", _state_text(result), _endings(result))
+    merge = result.merge_status or NOTHING
+    if result.strategy == "union":
         merge += " (union)"
     return (
         *_pair_cells(result),
-        _MARKS[result["individual_success"]],
+        _MARKS[result.individual_success],
         merge,
-        _MARKS[result["merged_success"]],
-        _MARKS[result["overall_success"]],
+        _MARKS[result.merged_success],
+        _MARKS[result.overall_success],
         _endings(result),
     )
 
 
-def _solo_row(result: Content) -> tuple[str, ...]:
-    overall = STATES[result["state"]].short
-    if result["state"] in EVALUATED:
-        overall = _MARKS[result["overall_success"]]
+def _solo_row(result: PairSummary) -> tuple[str, ...]:
+    overall = _state_text(result)
+    if result.state in EVALUATED:
+        overall = _MARKS[result.overall_success]
     return (*_pair_cells(result), overall, _endings(result))
 
 
-def _pair_cells(result: Content) -> tuple[str, str, str]:
-    features = ",".join(str(feature) for feature in result["features"])
-    return result["repo"], str(result["task_id"]), features
+def _state_text(result: PairSummary) -> str:
+    return STATES[cast("State", result.state)].short
 
 
-def _endings(result: Content) -> str:
+def _pair_cells(result: PairSummary) -> tuple[str, str, str]:
+    features = ",".join(str(feature) for feature in result.features)
+    return result.repo, str(result.task_id), features
+
+
+def _endings(result: PairSummary) -> str:
     """Return how the agents ended, in their order; one word if all ended alike."""
-    statuses = [printable(status) for status in (result.get("agent_statuses") or {}).values()]
+    statuses = [printable(status) for status in result.agent_statuses.values()]
     if len(set(statuses)) <= 1:
         return "".join(statuses[:1])
     return ", ".join(statuses)
 
 
-def _remark(result: Content) -> str:
+def _remark(result: PairSummary) -> str:
     """Return the error of a pair that did not pass, and warnings about its verdict."""
     remarks = []
-    if result["error"] and not (result["state"] in EVALUATED and result["overall_success"]):
-        remarks.append(printable(result["error"]))
-    if result["unsound"]:
-        features = ", ".join(str(feature) for feature in result["unsound"])
+    if result.error and not (result.state in EVALUATED and result.overall_success):
+        remarks.append(printable(result.error))
+    if result.unsound:
+        features = ", ".join(str(feature) for feature in result.unsound)
         remarks.append(f"unsound (feature {features})")
-    if result["suspicious"]:
+    if result.suspicious:
         remarks.append("suspicious")
     return "; ".join(remarks)
 
 
-def deficit_text(solo: Content, coop: Content) -> str:
+def deficit_text(solo: SettingSummary, coop: SettingSummary) -> str:
     """Return the coordination deficit between the solo and the coop part of two summaries."""
-    alone = solo["rates"]["overall_success"]
-    together = coop["rates"]["overall_success"]
-    if alone["rate"] is None or together["rate"] is None:
+    alone = solo.rates.overall_success
+    together = coop.rates.overall_success
+    if alone.rate is None or together.rate is None:
         return "Coordination deficit: nothing to compare yet"
-    deficit = hundredths_text(alone["rate"] - together["rate"], 1)
+    deficit = hundredths_text(alone.rate - together.rate, 1)
     return (
-        f"Coordination deficit: solo {alone['passed']}/{alone['of']}"
-        f" − coop {together['passed']}/{together['of']} = {deficit} percentage points"
+        f"Coordination deficit: solo {alone.passed}/{alone.of}"
+        f" − coop {together.passed}/{together.of} = {deficit} percentage points"
     )

@@ -15,6 +15,7 @@ from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.records import JsonObject
 from cooperbench.records.study import StudyArm, StudyRecord
+from cooperbench.records.summary import Summary
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.summary_text import budget_text, rate_cells
 from cooperbench.runner.api import config_from_call, run
@@ -63,8 +64,8 @@ class Study:
             plans[arm.name] = replace(plan, round=arm.round, notes=notes)
         return plans
 
-    def run(self, display: Display) -> dict[str, JsonObject]:
-        """Run all arms; return the content of their summary.json by the names of the arms."""
+    def run(self, display: Display) -> dict[str, Summary]:
+        """Run all arms; return their summaries by the names of the arms."""
         with reserve([self.paths, *(arm.config.paths for arm in self.arms)]):
             plans = self.make_plans()
             for plan in plans.values():
@@ -89,19 +90,19 @@ class Study:
         )
         records.write(self.paths.study, record)
 
-    def print_summaries(self, summaries: Mapping[str, JsonObject]) -> None:
+    def print_summaries(self, summaries: Mapping[str, Summary]) -> None:
         """Print a table with a row per arm."""
         rows = []
         for name, summary in summaries.items():
-            results = summary["settings"][self.config.setting]
-            rate, interval = rate_cells(results["rates"]["overall_success"])
-            cells = [name, str(results["pairs"]), str(results["evaluated"])]
-            cells += [f"{rate} ({interval})", str(results["errors"])]
-            cells.append(dollars_text(summary["cost"]))
+            results = summary.settings[self.config.setting]
+            rate, interval = rate_cells(results.rates.overall_success)
+            cells = [name, str(results.pairs), str(results.evaluated)]
+            cells += [f"{rate} ({interval})", str(results.errors)]
+            cells.append(dollars_text(summary.cost))
             rows.append(cells)
         headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
         notes = []
-        budget = next(iter(summaries.values()))["budget"]
+        budget = next(iter(summaries.values())).budget
         if budget:
             notes.append(budget_text(budget))
         study = self.paths.run_name

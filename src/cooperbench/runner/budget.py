@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from cooperbench.models import Usage
+from cooperbench.records.summary import BudgetSummary
 
 
 class Budget:
@@ -38,12 +39,12 @@ class Budget:
             self._pairs_not_started += 1
             return False
 
-    def record(self) -> dict[str, float | int] | None:
+    def record(self) -> BudgetSummary | None:
         """Return the budget as summary.json has it; None without a limit."""
         if self._limit is None:
             return None
-        return {
-            "max_cost": self._limit,
-            "spent": self._spent,
-            "pairs_not_started": self._pairs_not_started,
-        }
+        return BudgetSummary(
+            max_cost=self._limit,
+            spent=self._spent,
+            pairs_not_started=self._pairs_not_started,
+        )

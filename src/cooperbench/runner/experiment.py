@@ -13,7 +13,7 @@ from cooperbench.errors import UserError
 from cooperbench.eval.evaluation_files import mark_unsound
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Pair, Setting
-from cooperbench.records import JsonObject
+from cooperbench.records.summary import Summary
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import finish_despite_interrupts
 from cooperbench.runner.budget import Budget
@@ -33,16 +33,16 @@ from cooperbench.sandbox.contract import ResourceUse
 from cooperbench.storage import ExperimentPaths
 
 
-def run_experiment(config: RunConfig, display: Display) -> JsonObject:
-    """Run and evaluate the pairs of a configuration; return the content of summary.json."""
+def run_experiment(config: RunConfig, display: Display) -> Summary:
+    """Run and evaluate the pairs of a configuration; return its summary."""
     with reserve([config.paths]):
         plan = make_plan(config)
         check_plan(plan)
         return run_plans([plan], display)[config.run_name]
 
 
-def evaluate_experiment(config: RunConfig, display: Display) -> JsonObject:
-    """Evaluate the results of an existing run; return the content of summary.json."""
+def evaluate_experiment(config: RunConfig, display: Display) -> Summary:
+    """Evaluate the results of an existing run; return its summary."""
     check_backend(config)
     check_experiment_exists(config)
     with reserve([config.paths]):
@@ -86,7 +86,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 def run_plans(
     plans: Sequence[Plan], display: Display, on_start: Callable[[], None] | None = None
-) -> dict[str, JsonObject]:
+) -> dict[str, Summary]:
     """Run and evaluate what plans have left; return the summaries by the names of the runs.
 
     The caller has reserved the experiments. `on_start` is called once nothing can be rejected
@@ -147,7 +147,7 @@ def _make_budget(plans: Iterable[Plan]) -> Budget:
 
 def _write_summaries(
     plans: Iterable[Plan], budget: Budget, resource_use: ResourceUse | None
-) -> dict[str, JsonObject]:
+) -> dict[str, Summary]:
     """Write summary.json of each run. The resource use is recorded with the first one."""
     pairs_by_run: dict[str, dict[Setting, Sequence[Pair]]] = {}
     paths_by_run: dict[str, ExperimentPaths] = {}
@@ -155,7 +155,7 @@ def _write_summaries(
         name = plan.config.run_name
         paths_by_run[name] = plan.config.paths
         pairs_by_run.setdefault(name, {})[plan.config.setting] = plan.pairs
-    summaries: dict[str, JsonObject] = {}
+    summaries: dict[str, Summary] = {}
     for name, pairs in pairs_by_run.items():
         use = None if summaries else resource_use
         summaries[name] = save_summary(paths_by_run[name], pairs, budget.record(), use)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench import records
 from cooperbench.cli import main
+from cooperbench.records.summary import Summary
 from cooperbench.report.formatting import hundredths_text
 from cooperbench.report.summary_text import summary_text
 from tests.support.report.factory import Kind, Style, keys_of, layout, share, write_run
@@ -333,7 +335,8 @@ def test_suspicious_pairs_are_counted_beside_the_rates(
         "0",
         "0",
     ] * 2
-    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    summary = records.read(tmp_path / "r" / "summary.json", Summary)
+    assert summary is not None
     assert "coop: 6 pairs, 6 evaluated, 2 suspicious\n" in summary_text(summary, "logs")
 
 

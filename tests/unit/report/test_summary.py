@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from cooperbench import records
 from cooperbench.models import Pair, Task
+from cooperbench.records.summary import Summary
 from cooperbench.report.loading import load_run
 from cooperbench.report.summary import save_summary
 from cooperbench.report.summary_text import deficit_text, sandboxes_text, summary_text
@@ -13,6 +17,12 @@ from cooperbench.storage import ExperimentPaths, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def saved(paths: ExperimentPaths) -> Summary:
+    summary = records.read(paths.summary, Summary)
+    assert summary is not None
+    return summary
 
 
 def result(cost: float = 0.5) -> dict[str, Any]:
@@ -56,7 +66,7 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
     write_json(paths.pair(waiting, "coop").result, result())
     write_json(paths.pair(unjudged, "coop").result, result())
     write_json(paths.pair(unjudged, "coop").evaluation, {"status": "error", "error": "lost"})
-    part = save_summary(paths, {"coop": task.pairs})["settings"]["coop"]
+    part = records.to_object(save_summary(paths, {"coop": task.pairs}))["settings"]["coop"]
     assert (
         part["pairs"],
         part["evaluated"],
@@ -81,7 +91,7 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
         "missing",
         "error",
     ]
-    text = summary_text({"settings": {"coop": part}}, "logs/r")
+    text = summary_text(saved(paths), "logs/r")
     assert (
         "6 pairs, 2 evaluated (2 ended in an error, 1 not evaluated yet, 1 not run yet: not part of the rates)"
         in text
@@ -109,7 +119,7 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
     for pair, judged in zip(task.pairs, evaluations, strict=True):
         write_json(paths.pair(pair, "coop").result, result())
         write_json(paths.pair(pair, "coop").evaluation, judged)
-    summary = save_summary(paths, {"coop": task.pairs})
+    summary = records.to_object(save_summary(paths, {"coop": task.pairs}))
     part = summary["settings"]["coop"]
     assert (summary["errors"], part["errors"], part["no_reference"], part["evaluated"]) == (
         0,
@@ -125,7 +135,7 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
         ("passed", [3], "public"),
         ("failed", [], "none"),
     ]
-    text = summary_text(summary, "logs/r")
+    text = summary_text(saved(paths), "logs/r")
     assert "3 pairs, 2 evaluated (1 no reference: not part of the rates)" in text
     assert (
         "no reference  submitted  feature 2: the golden patch does not pass: ImportError in \\x1b[2Jtest_x\n"
@@ -133,9 +143,9 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
     )
     assert "unsound (feature 3)" in text
     write_json(paths.pair(task.pairs[1], "coop").evaluation, evaluation(passed=True))
-    summary = save_summary(paths, {"coop": task.pairs})
+    summary = records.to_object(save_summary(paths, {"coop": task.pairs}))
     assert summary["settings"]["coop"]["unsound"] is None
-    assert "unsound" not in summary_text(summary, "logs/r")
+    assert "unsound" not in summary_text(saved(paths), "logs/r")
 
 
 def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report(
@@ -153,13 +163,13 @@ def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report
     for pair, ran, judged in zip(task.pairs, results, evaluations, strict=True):
         write_json(paths.pair(pair, "coop").result, ran)
         write_json(paths.pair(pair, "coop").evaluation, judged)
-    part = save_summary(paths, {})["settings"]["coop"]
+    part = records.to_object(save_summary(paths, {}))["settings"]["coop"]
     states = [line["state"] for line in part["results"]]
     assert states == ["passed", "broken", "failed"]
     assert states == [pair.state for pair in load_run(tmp_path, "r").pairs]
     assert part["rates"]["overall_success"]["of"] == 2
     assert part["rates"]["merged_success"] == {"passed": 1, "of": 1, "rate": 1.0}
-    assert "1 could not be read" in summary_text({"settings": {"coop": part}}, "logs/r")
+    assert "1 could not be read" in summary_text(saved(paths), "logs/r")
 
 
 def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_matter(
@@ -175,7 +185,7 @@ def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_mat
         "coop/alpha_task/2/feature",
     ):
         (paths.root / stray).mkdir(parents=True)
-    part = save_summary(paths, {"coop": [later]})["settings"]["coop"]
+    part = records.to_object(save_summary(paths, {"coop": [later]}))["settings"]["coop"]
     assert [(line["task_id"], line["features"], line["state"]) for line in part["results"]] == [
         (2, [1, 2], "unevaluated"),
         (10, [2, 10], "missing"),
@@ -185,27 +195,28 @@ def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_mat
 def test_nothing_evaluated_is_no_rate(tmp_path: Path) -> None:
     paths = ExperimentPaths(tmp_path, "r")
     paths.root.mkdir()
-    part = save_summary(paths, {"solo": []})["settings"]["solo"]
+    part = records.to_object(save_summary(paths, {"solo": []}))["settings"]["solo"]
     assert part["rates"]["overall_success"] == {"passed": 0, "of": 0, "rate": None}
-    assert "–" in summary_text({"settings": {"solo": part}}, "x")
-    assert deficit_text(part, part) == "Coordination deficit: nothing to compare yet"
+    assert "–" in summary_text(saved(paths), "x")
+    assert (
+        deficit_text(saved(paths).settings["solo"], saved(paths).settings["solo"])
+        == "Coordination deficit: nothing to compare yet"
+    )
 
 
 def test_what_sandboxes_use_adds_up_over_calls(tmp_path: Path) -> None:
     paths = ExperimentPaths(tmp_path, "r")
     save_summary(paths, {"coop": []}, used=ResourceUse(4, "machine", 3600.0, 28800.0, 115200.0))
     save_summary(paths, {"coop": []})
-    summary = save_summary(
-        paths, {"coop": []}, used=ResourceUse(1, "machine", 7200.0, 14400.0, 0.0)
-    )
-    assert summary["sandboxes"] == {
+    save_summary(paths, {"coop": []}, used=ResourceUse(1, "machine", 7200.0, 14400.0, 0.0))
+    assert msgspec.to_builtins(saved(paths).sandboxes) == {
         "count": 5,
         "what": "machine",
         "seconds": 10800,
         "vcpu_seconds": 43200,
         "gib_seconds": 115200,
     }
-    assert summary_text(summary, "logs").splitlines()[-3] == (
+    assert summary_text(saved(paths), "logs").splitlines()[-3] == (
         "5 machines, 3.0 machine hours, 12 vCPU hours, 32 GiB hours"
     )
 
@@ -222,6 +233,10 @@ def test_hours_of_resources_of_unknown_size_are_left_out_and_older_summaries_can
         "unpriced_seconds": 0.0,
     }
     write_json(paths.summary, {"sandboxes": older})
-    assert sandboxes_text(older) == "1 sandbox, 0.5 sandbox hours"
-    summary = save_summary(paths, {"coop": []}, used=ResourceUse(1, "sandbox", 1800.0))
-    assert sandboxes_text(summary["sandboxes"]) == "2 sandboxes, 1.0 sandbox hours"
+    before = saved(paths).sandboxes
+    assert before is not None
+    assert sandboxes_text(before) == "1 sandbox, 0.5 sandbox hours"
+    save_summary(paths, {"coop": []}, used=ResourceUse(1, "sandbox", 1800.0))
+    after = saved(paths).sandboxes
+    assert after is not None
+    assert sandboxes_text(after) == "2 sandboxes, 1.0 sandbox hours"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench.models import Pair, Setting, Task
+from cooperbench.records.summary import Summary
 from cooperbench.report.summary import save_summary
 from cooperbench.report.summary_text import summary_text
 from cooperbench.storage import ExperimentPaths, write_json
@@ -24,7 +25,7 @@ def make_summary(
     error: str | None = ERROR,
     setting: Setting = "coop",
     tokens: int = 10,
-) -> dict[str, Any]:
+) -> Summary:
     """Write one evaluated pair and return its summary; it passed if there is no error."""
     paths = ExperimentPaths(folder, "r")
     pair = Pair(Task("llama_index_task", 8394, folder, (1, 2)), (1, 2))
