@@ -1,4 +1,7 @@
-"""CooperBench: can coding agents work together? The public API, imported on first use."""
+"""CooperBench measures whether coding agents can work together.
+
+This is the public API. Its modules are imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "ablate", "evaluate", "run", "run_patch_test"]
 
-_HOMES = {
+_MODULES = {
     "ablate": "cooperbench.runner.ablation",
     "run": "cooperbench.runner.api",
     "evaluate": "cooperbench.runner.evaluate",
     "run_patch_test": "cooperbench.runner.evaluate",
 }
+"""The module of each function in the public API."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

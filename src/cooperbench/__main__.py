@@ -1,4 +1,4 @@
-"""`python -m cooperbench`."""
+"""Entry point of `python -m cooperbench`."""
 
 import sys
 

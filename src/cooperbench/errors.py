@@ -1,52 +1,53 @@
-"""Everything that can go wrong, by whose fault it is."""
+"""Errors, by who has to deal with them: the user, the agent or the infrastructure."""
 
 from __future__ import annotations
 
 
 class CooperBenchError(Exception):
-    """Base of all errors that CooperBench raises on purpose."""
+    """Base class of all errors that CooperBench raises on purpose."""
 
 
 class UserError(CooperBenchError, ValueError):
-    """Bad input: one clear line that says what and where; the command line exits with 2."""
+    """Invalid input. The message is one clear line; the command line exits with status 2."""
 
 
 class RunStopped(UserError):
-    """A problem that every pair would have, raised by an agent at work: the whole run ends with this line."""
+    """A problem that every pair would have. The whole run ends with this message."""
 
 
 class AgentFailure(CooperBenchError):
-    """An agent ended without submitting. Its work so far is handed in and scored."""
+    """An agent ended without submitting. Its work so far is collected and scored."""
 
     def __init__(self, status: str, message: str = "") -> None:
+        """Create the error; the default message is the status."""
         super().__init__(message or status)
         self.status = status
-        """Why, as it stands in result.json, e.g. `step_limit`."""
+        """The status in result.json, e.g. `step_limit`."""
 
 
 class InfraError(CooperBenchError, RuntimeError):
-    """A sandbox, a server or a provider failed. Retried, then recorded; never scored as the agent's."""
+    """A sandbox, a server or a provider failed. It is retried, then recorded, but never scored."""
 
 
 class SandboxError(InfraError):
-    """A sandbox could not be made, or did not do what it was told."""
+    """A sandbox could not be created, or an operation in it failed."""
 
 
 class SandboxDead(SandboxError):
-    """The sandbox is gone: terminated, out of memory, killed. What ran in it has no result."""
+    """The sandbox has ended: terminated, killed or out of memory. Its commands have no result."""
 
 
 class SandboxDestroyed(SandboxDead):
-    """It ended from inside, while engine and host were healthy: the agent that worked in it did that."""
+    """The agent ended its own sandbox: it ended from inside while engine and host were healthy."""
 
 
 class SandboxRefused(SandboxError):
-    """The sandbox answered, and what it was asked for cannot be done with the files in it."""
+    """The sandbox answered that an operation is not possible with the files in it."""
 
 
 class SandboxTimeout(SandboxError, TimeoutError):
-    """The sandbox did not answer, although its own time limit should have made it answer."""
+    """The sandbox did not answer, not even after its own time limit."""
 
 
 class Interrupted(CooperBenchError):
-    """The run was told to stop. Nothing is wrong; the same command continues it."""
+    """The run is being stopped. Nothing is wrong; rerunning the same command continues it."""

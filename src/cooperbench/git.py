@@ -1,5 +1,7 @@
-"""The one place that runs git on the host: no configuration of the machine or the user is read, no hook is run (a
-repository's own one has falsified published verdicts), nothing is fetched. Callers pass git's own arguments.
+"""Runs git on the host.
+
+Git reads no configuration of the machine or the user, runs no hooks (a repository's own hook has
+falsified published verdicts) and fetches nothing. Callers pass git's own arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from cooperbench.errors import InfraError, Interrupted, UserError
 
-# A clone's owner may be another user: without hooks and work tree it is as harmless as our own.
+# A clone may belong to another user: without hooks and work tree it is harmless.
 _SETTINGS = (
     "-c",
     "core.hooksPath=/dev/null",
@@ -31,7 +33,8 @@ _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_ALLOW_PROTOCOL": "none",  # stronger than protocol.allow, which `protocol.<name>.allow` overrules
+    # Stronger than protocol.allow, which `protocol.<name>.allow` overrides.
+    "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_LITERAL_PATHSPECS": "1",
@@ -39,16 +42,17 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
 }
 _BOUNDED = ("sh", "-c", 'ulimit -v 2097152 && ulimit -f 524288 && exec "$@"', "sh")
-"""2 GiB of memory, 256 MiB in a file."""
+"""Limits memory to 2 GiB and files to 256 MiB."""
 TIMED_OUT = 124
 _MAX_MESSAGE = 400
 _running: set[subprocess.Popen[bytes]] = set()
 
 
 class GitError(InfraError):
-    """A git command of the harness failed."""
+    """A git command on the host failed."""
 
     def __init__(self, command: str, returncode: int, stderr: bytes) -> None:
+        """Create the error; the end of `stderr` is the reason."""
         self.returncode = returncode
         self.reason = last_lines(stderr)
         super().__init__(f"`git {command}` failed ({returncode}): {self.reason or 'no message'}")
@@ -62,7 +66,7 @@ def git(
     timeout_seconds: float = 600,
     check: bool = True,
 ) -> bytes:
-    """Run `git ARGS` and return its stdout; a failure is a `GitError` unless `check` is off."""
+    """Run `git ARGS` and return its stdout; raise GitError if it fails and `check` is set."""
     output = run_git(*args, git_dir=git_dir, stdin=stdin, env=env, timeout_seconds=timeout_seconds)
     if check and output.returncode != 0:
         raise GitError(_shown(args), output.returncode, output.stderr)
@@ -70,13 +74,13 @@ def git(
 
 
 def kill_running_git() -> None:
-    """The process was told to stop: callers that wait for git get `Interrupted`."""
+    """Kill all git processes, because the run is being stopped; their callers get Interrupted."""
     with suppress(KeyError):
         while True:
             _running.pop().kill()
 
 
-def run_git(
+def run_git(  # noqa: PLR0913  # each is an independent, optional setting of the process
     *args: str,
     git_dir: Path | None = None,
     index: Path | None = None,
@@ -85,14 +89,25 @@ def run_git(
     bounded: bool = False,
     timeout_seconds: float = 600,
 ) -> subprocess.CompletedProcess[bytes]:
-    """For callers to whom the exit code is an answer. `bounded`: with limits of memory and file size, for input that an
-    agent has written."""
+    """Run `git ARGS` and return its output and exit status, whatever that is.
+
+    Args:
+        *args: The arguments of git.
+        git_dir: The repository.
+        index: The index file.
+        stdin: Input of the command.
+        env: More environment variables.
+        bounded: Limit memory and file size, for input that an agent has written.
+        timeout_seconds: Time after which git is killed and GitError is raised.
+    """
     environment = {"PATH": os.environ.get("PATH", os.defpath), **_ENVIRONMENT, **(env or {})}
     if git_dir is not None:
         environment["GIT_DIR"] = str(git_dir.absolute())
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index.absolute())
-    command = [*(_BOUNDED if bounded else ()), "git", *_SETTINGS, *args]
+    command = ["git", *_SETTINGS, *args]
+    if bounded:
+        command = [*_BOUNDED, *command]
     pipe = subprocess.PIPE
     try:
         with subprocess.Popen(
@@ -113,38 +128,43 @@ def run_git(
         ) from error
     except subprocess.TimeoutExpired as error:
         raise GitError(
-            _shown(args), TIMED_OUT, f"no end after {timeout_seconds:g} s".encode()
+            _shown(args), TIMED_OUT, f"timed out after {timeout_seconds:g} s".encode()
         ) from error
 
 
 @cache
 def git_version() -> tuple[int, int]:
-    """Major and minor, e.g. (2, 39)."""
+    """Return the major and minor version of git, e.g. (2, 39)."""
     text = git("version").decode("utf-8", "replace")
     match = re.search(r"(\d+)\.(\d+)", text)
     if match is None:
-        raise UserError(f"`git version` said {text.strip()!r}, which is no version: is this git?")
+        raise UserError(
+            f"`git version` printed {text.strip()!r}, which is not a version: is this git?"
+        )
     return int(match[1]), int(match[2])
 
 
 def git_dir_of(path: Path) -> Path | None:
-    """The git directory of a clone, bare or not, or of a worktree; None: no such."""
+    """Return the git directory of a clone (bare or not) or worktree; None if it is neither."""
     not_above = {"GIT_CEILING_DIRECTORIES": str(path.resolve().parent)}
-    found = run_git("-C", str(path), "rev-parse", "--absolute-git-dir", env=not_above)
-    return Path(os.fsdecode(found.stdout.rstrip(b"\n"))) if found.returncode == 0 else None
+    output = run_git("-C", str(path), "rev-parse", "--absolute-git-dir", env=not_above)
+    if output.returncode != 0:
+        return None
+    return Path(os.fsdecode(output.stdout.rstrip(b"\n")))
 
 
 def decode_path(path: bytes) -> str:
-    """A path as git stores it; what is not UTF-8 survives as surrogates."""
+    """Return a path of git as text; bytes that are not UTF-8 become surrogates."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def encode_path(path: str) -> bytes:
+    """Return a path as git stores it; the inverse of `decode_path`."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def last_lines(stderr: bytes) -> str:
-    """The end of git's error message, as one line."""
+    """Return the end of git's error message as one line."""
     lines = [
         line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
     ]

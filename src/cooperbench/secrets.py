@@ -1,7 +1,8 @@
-"""API keys: how they come from `.env`, and how they are kept out of everything that is written or shown.
+"""API keys: reading them from `.env`, and redacting them in everything that is written or shown.
 
-A secret is the value of an environment variable whose name says so, or one that was handed to `remember_secret`. Only these
-exact values are replaced, and not those too short or plain (`EMPTY`): guessing would change what agents wrote.
+A secret is the value of an environment variable with a telling name, or a value that was passed to
+`remember_secret`. Only these exact values are replaced, and only if they are long enough: guessing
+would change what agents wrote.
 """
 
 from __future__ import annotations
@@ -18,25 +19,34 @@ from cooperbench.errors import UserError
 
 ENV_FILE = ".env"
 _LINE = re.compile(
-    r"""[ \t]*(?:\#[^\n]*)?(?:\r?\n|\Z)
+    r"""
+    # An empty line or a comment.
+    [ \t]*(?:\#[^\n]*)?(?:\r?\n|\Z)
+    # NAME=VALUE, perhaps after `export`; the value may be quoted.
     |[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)[ \t]*=[ \t]*
     (?:'(?P<single>[^']*)' | "(?P<double>(?:[^"\\]|\\.)*)" | (?P<plain>(?!['"])[^\r\n]*?))
+    # The rest of that line: perhaps a comment.
     [ \t]*(?:(?<=[ \t'"])\#[^\r\n]*)?(?:\r?\n|\Z)
+    # Anything else is an error.
     |(?P<wrong>[^\n]*(?:\n|\Z))""",
     re.VERBOSE | re.DOTALL,
 )
+_ESCAPE = re.compile(r"\\([nrt\\\"'$])")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _NAMES = re.compile(
     r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE)(?:_\d+)?$", re.IGNORECASE
 )
-_SHORTEST = 8
-_LONG_WITHOUT_DIGITS = 20
+_MIN_LENGTH = 8
+_MIN_LENGTH_WITHOUT_DIGITS = 20
 _remembered: dict[str, str] = {}
 _lock = threading.Lock()
 
 
 def parse_env(text: str) -> tuple[dict[str, str], list[int]]:
-    """The values, and the numbers of lines that are no `NAME=VALUE`. Quoted values may have several lines."""
+    """Return the values by name, and the numbers of lines that are not `NAME=VALUE`.
+
+    Quoted values may span several lines.
+    """
     text = text.removeprefix("\ufeff")
     values: dict[str, str] = {}
     wrong_lines = []
@@ -44,17 +54,22 @@ def parse_env(text: str) -> tuple[dict[str, str], list[int]]:
         if line["wrong"] is not None:
             wrong_lines.append(text.count("\n", 0, line.start()) + 1)
         elif line["double"] is not None:
-            unescaped = re.sub(
-                r"\\([nrt\\\"'$])", lambda one: _ESCAPES.get(one[1], one[1]), line["double"]
-            )
-            values[line["name"]] = unescaped
+            values[line["name"]] = _ESCAPE.sub(_unescape, line["double"])
         elif line["name"]:
             values[line["name"]] = line["single"] or line["plain"] or ""
     return values, wrong_lines
 
 
+def _unescape(match: re.Match[str]) -> str:
+    return _ESCAPES.get(match[1], match[1])
+
+
 def load_env_file(path: Path | None = None) -> list[str]:
-    """Set what is not set yet; says which lines were ignored, without their text: it may hold a key."""
+    """Set the variables of a file that are not set yet.
+
+    Returns:
+        A warning for each invalid line, without its text, because that may contain a key.
+    """
     path = path or Path(ENV_FILE)
     try:
         text = path.read_text("utf-8")
@@ -70,25 +85,28 @@ def load_env_file(path: Path | None = None) -> list[str]:
 
 
 def redact(text: str) -> str:
-    """The text with `[redacted NAME]` in the place of every known secret."""
+    """Return the text with every known secret replaced by `[redacted NAME]`."""
     with _lock:
-        found = dict(_remembered)
-    # Each line of a record comes here: only the values of the few variables that count are looked at.
-    named = {name: os.environ.get(name, "") for name in os.environ if is_secret_name(name)}
-    found |= {value: name for name, value in named.items() if _is_secret(value)}
-    # As it is, in JSON, in a URL.
-    forms = {
-        form: name
-        for value, name in found.items()
-        for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))
-    }
-    for form in sorted(forms, key=len, reverse=True):  # one may be a part of another
-        text = text.replace(form, f"[redacted {forms[form]}]")
+        secrets = dict(_remembered)
+    # This runs for every line of a record, so it reads only variables with a telling name.
+    for name in os.environ:
+        if is_secret_name(name):
+            value = os.environ.get(name, "")
+            if _is_secret(value):
+                secrets[value] = name
+    encoded: dict[str, str] = {}
+    for value, name in secrets.items():
+        in_json = json.dumps(value)[1:-1]
+        in_url = quote(value, safe="")
+        encoded |= {value: name, in_json: name, in_url: name}
+    # The longest first, because one secret may be part of another.
+    for form in sorted(encoded, key=len, reverse=True):
+        text = text.replace(form, f"[redacted {encoded[form]}]")
     return text
 
 
 def remember_secret(value: str, name: str) -> None:
-    """A secret that is in no environment variable; `name` is what stands in its place."""
+    """Redact a value that is in no environment variable; `name` appears in its place."""
     if _is_secret(value):
         with _lock:
             _remembered[value] = name
@@ -96,11 +114,11 @@ def remember_secret(value: str, name: str) -> None:
 
 @lru_cache(maxsize=1000)
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or a setting of this name holds a secret."""
+    """Whether a variable or setting of this name contains a secret."""
     return _NAMES.search(name) is not None
 
 
 def _is_secret(value: str) -> bool:
-    if len(value) < _SHORTEST:
+    if len(value) < _MIN_LENGTH:
         return False
-    return len(value) >= _LONG_WITHOUT_DIGITS or any(letter.isdigit() for letter in value)
+    return len(value) >= _MIN_LENGTH_WITHOUT_DIGITS or any(letter.isdigit() for letter in value)

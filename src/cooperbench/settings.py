@@ -1,6 +1,6 @@
-"""The user's own settings: a JSON file in the platform's place, overridden by environment variables.
+"""The user's settings: a JSON file, overridden by environment variables.
 
-Those of a backend are declared in its package (`backends/setting_fields`).
+The settings of a backend are declared in its package (`backends/setting_fields`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from cooperbench.storage import write_json
 BACKEND_VARIABLE = "COOPERBENCH_BACKEND"
 DEFAULT_BACKEND = "modal"
 BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DEFAULT_BACKEND}"
-"""Of `--backend`, for its help."""
+"""Description of the default of `--backend`, for its help."""
 EVAL_NETWORK_VARIABLE = "COOPERBENCH_EVAL_NETWORK"
 
 
 def config_file() -> Path:
+    """Return the path of the settings file."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     return Path(base) / "cooperbench" / "config.json"
 
 
 def default_cache_dir() -> Path:
-    """$COOPERBENCH_CACHE_DIR, else the user's cache folder."""
+    """Return $COOPERBENCH_CACHE_DIR, or a folder in the user's cache folder."""
     if own := os.environ.get("COOPERBENCH_CACHE_DIR"):
         return Path(own).expanduser().absolute()
     shared = os.environ.get("XDG_CACHE_HOME")
@@ -39,6 +40,7 @@ def default_cache_dir() -> Path:
 
 
 def load_settings() -> dict[str, Any]:
+    """Return the content of the settings file; empty if there is no file."""
     path = config_file()
     try:
         content = json.loads(path.read_bytes())
@@ -47,12 +49,12 @@ def load_settings() -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}; fix or remove it") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object; fix or remove it")
+        raise UserError(f"{path} does not contain a JSON object; fix or remove it")
     return content
 
 
 def save_setting(key: str, value: str | None) -> None:
-    """Set a key, or remove it with None."""
+    """Set a key in the settings file; None removes it."""
     content = load_settings()
     if value is None:
         content.pop(key, None)
@@ -62,29 +64,30 @@ def save_setting(key: str, value: str | None) -> None:
 
 
 def default_backend() -> str:
-    """For the command line: environment, file, then what the documentation says."""
-    return os.environ.get(BACKEND_VARIABLE) or str(
-        load_settings().get("backend") or DEFAULT_BACKEND
-    )
+    """Return the default of `--backend`: environment, settings file, then `DEFAULT_BACKEND`."""
+    if backend := os.environ.get(BACKEND_VARIABLE):
+        return backend
+    return str(load_settings().get("backend") or DEFAULT_BACKEND)
 
 
 def default_eval_network() -> EvalNetwork:
-    """For the command line: environment, file, then `auto`."""
+    """Return the default of `--eval-network`: environment, settings file, then `auto`."""
     value = os.environ.get(EVAL_NETWORK_VARIABLE) or load_settings().get("eval_network") or "auto"
     return check_eval_network(value)
 
 
 def check_eval_network(value: object) -> EvalNetwork:
-    found = next((policy for policy in EVAL_NETWORKS if policy == value), None)
-    if found is None:
-        raise UserError(f"eval_network is {value!r}; it must be one of {', '.join(EVAL_NETWORKS)}")
-    return found
+    """Return a valid network policy; UserError for any other value."""
+    for policy in EVAL_NETWORKS:
+        if policy == value:
+            return policy
+    raise UserError(f"eval_network is {value!r}; it must be one of {', '.join(EVAL_NETWORKS)}")
 
 
 def import_user_module(name: str) -> ModuleType:
-    """A module that the user names; one that is not installed may lie in the working directory, as with `python -m`."""
+    """Import a module that the user named, installed or in the working directory."""
     with suppress(ModuleNotFoundError):
         return import_module(name)
-    # Last, and only now: a folder here must not pass for a library that is not installed.
+    # At the end of the path: a folder here must not hide a library.
     sys.path.append(str(Path.cwd()))
     return import_module(name)

@@ -1,6 +1,6 @@
-"""Temporary folders: their names say which process owns them, so that those of killed processes can be removed.
+"""Temporary folders whose names contain their process, so that leftovers of killed ones can go.
 
-A process id is used again; together with the start time it is unique.
+Process ids are reused; together with its start time, a process id is unique.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from pathlib import Path
 _NAME = re.compile(
     r"cooperbench-[a-z]+-(?P<pid>[0-9]{1,10})-(?P<start>\w+)-(?P<space>[0-9a-f]+)-\w+"
 )
-_USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked into, never written to by these names
+_USUAL_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only searched for leftovers
 
 
 def process_start_time(pid: int) -> str:
-    """When a process started; empty where there is none. OSError where that cannot be known: it may be alive."""
+    """Return the start time of a process; empty if there is no such process.
+
+    Raises:
+        OSError: It is not known if the process exists.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -30,21 +34,21 @@ def process_start_time(pid: int) -> str:
 
 @cache
 def pid_namespace() -> str:
-    """Of process numbers: a process of another one cannot be seen from here, dead or alive."""
+    """Return the id of our PID namespace. Processes of other namespaces are invisible here."""
     return f"{Path('/proc/self/ns/pid').stat().st_ino:x}"
 
 
 def owned_prefix(purpose: str) -> str:
-    """For `mkdtemp` and similar functions: `purpose`, in lower case, and the owner."""
+    """Return a prefix for `mkdtemp` with a purpose (lower case letters) and this process."""
     pid = os.getpid()
     return f"cooperbench-{purpose}-{pid}-{process_start_time(pid)}-{pid_namespace()}-"
 
 
 def remove_abandoned() -> list[Path]:
-    """Remove this user's folders whose process is certainly gone; returns them."""
+    """Remove and return this user's folders whose process has certainly ended."""
     removed = []
-    for place in dict.fromkeys((tempfile.gettempdir(), *_USUAL_PLACES)):
-        for folder in sorted(Path(place).glob("cooperbench-*")):
+    for parent in dict.fromkeys((tempfile.gettempdir(), *_USUAL_FOLDERS)):
+        for folder in sorted(Path(parent).glob("cooperbench-*")):
             if is_abandoned(folder):
                 remove_tree(folder)
                 removed.append(folder)
@@ -52,7 +56,7 @@ def remove_abandoned() -> list[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder of any depth and with any modes; absent is fine. Does not follow links."""
+    """Remove a folder of any depth and with any modes, if it exists. Links are not followed."""
     if path.is_symlink() or not path.is_dir():
         return
     # rm instead of shutil.rmtree: agents can nest folders deeper than Python can recurse.
@@ -67,13 +71,13 @@ def _quietly(*argv: str) -> None:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Whether a process made it that has certainly ended."""
+    """Whether the process that created a folder has certainly ended."""
     match = _NAME.fullmatch(folder.name)
     if match is None or match["space"] != pid_namespace():
         return False
     try:
         status = folder.lstat()
-        ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-        return ours and process_start_time(int(match["pid"])) != match["start"]
+        is_own_folder = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        return is_own_folder and process_start_time(int(match["pid"])) != match["start"]
     except OSError:
         return False

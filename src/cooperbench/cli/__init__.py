@@ -159,7 +159,7 @@ def _run_command(argv: list[str]) -> int:
     for warning in load_env_file():
         sys.stderr.write(f"cooperbench: {printable(warning)}\n")
     status = _find_command(args.command).execute(args)
-    # A full disk or a closed pipe may show only now; at the interpreter's exit it would be a traceback.
+    # A full disk or a closed pipe may show only now; at exit it would be a traceback.
     if sys.stdout is not None:
         sys.stdout.flush()
     return status

@@ -76,7 +76,7 @@ def add_dataset_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = True) -> None:
-    """Add the arguments that select pairs; with `groups` also those that make groups of features."""
+    """Add the arguments that select pairs; with `groups` also those for groups of features."""
     selection = parser.add_argument_group("which pairs")
     selection.add_argument("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
     selection.add_argument(
