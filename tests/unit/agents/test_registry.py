@@ -61,3 +61,34 @@ def test_a_module_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COOPERBENCH_EXTERNAL_AGENTS", "no_such_module_here")
     with pytest.raises(UserError, match="COOPERBENCH_EXTERNAL_AGENTS names 'no_such_module_here'"):
         registry.get_agent("nop")
+
+
+def test_plain_classes_and_functions_have_all_methods_of_an_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Agents of other packages need only `run`, and their other methods are used."""
+    monkeypatch.setattr(registry, "_registered", {})
+    calls: list[object] = []
+
+    class Plain:
+        version = "1.2"
+
+        def run(self, session: object) -> None:
+            calls.append(session)
+
+        def check_model(self, model: str, config_path: object) -> None:
+            calls.append(model)
+
+    registry.register("plain", Plain)
+    registry.register("made", lambda: Plain())
+    for name in ("plain", "made"):
+        agent_class = registry.get_agent(name)
+        agent_class.warm_up()
+        assert agent_class.programs() is None
+        assert registry.uses_model(name)
+        agent = agent_class()
+        agent.check(None, [], "solo")
+        agent.check_model("openai/m", None)
+        agent.run("session")  # type: ignore[arg-type]
+    assert calls == ["openai/m", "session"] * 2
+    assert registry.version_of(registry.get_agent("plain")) == "1.2"
