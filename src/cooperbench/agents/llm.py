@@ -15,6 +15,7 @@ import os
 import random
 import re
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -186,9 +187,14 @@ def load_litellm() -> Any:
     atexit.register(client.close)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
+    # The harness records replies itself.
+    litellm.disable_streaming_logging = True
     # Otherwise requests in Anthropic's format go to the responses API of models named openai/…,
     # which most servers do not have.
     litellm.use_chat_completions_url_for_anthropic_messages = True
+    # LiteLLM looks for its proxy server with every request in Anthropic's format. The import fails,
+    # because packages are missing, and takes 9 ms each time. None lets it fail at once.
+    sys.modules.setdefault("litellm.proxy.proxy_server", None)  # type: ignore[arg-type]
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         # Log lines would break the live display. Problems arrive as exceptions anyway.
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -264,16 +264,33 @@ class Upstream:
         async for event in events:
             yield event if stream else to_gemini_reply(event)
 
+    def _litellm_model(self) -> JsonObject:
+        """Return the arguments that name the model for LiteLLM.
+
+        A server with OpenAI's API is `hosted_vllm`. For `openai`, LiteLLM would use OpenAI's own
+        client, which takes 12 ms more CPU time for a long request. `openai` is needed for OpenAI's
+        models, whose arguments differ, and to ask a server for responses.
+        """
+        connection = self._connection
+        asks_for_responses = self._settings.get("use_chat_completions_api") is False
+        if connection.provider != "openai" or self._is_openai() or asks_for_responses:
+            return {"model": self.model}
+        return {
+            "model": f"hosted_vllm/{connection.model}",
+            "api_base": connection.api_base,
+            "api_key": connection.api_key or first_variable("OPENAI_API_KEY"),
+        }
+
     async def _ask_litellm(
         self, api_format: str, arguments: JsonObject, *, stream: bool
     ) -> AsyncIterator[JsonObject]:
         settings = {
-            "model": self.model,
-            "stream": stream,
-            "drop_params": True,
             **self._settings,
+            **self._litellm_model(),
             **llm.NO_OTHER_RETRIES,
+            "stream": stream,
         }
+        settings.setdefault("drop_params", True)
         use_chat = settings.pop("use_chat_completions_api", True)
         if api_format == RESPONSES:
             reply = await self._litellm.aresponses(
