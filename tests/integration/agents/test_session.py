@@ -141,3 +141,15 @@ def test_a_worker_that_destroys_its_sandbox_has_that_outcome_whatever_it_says(
         agent().run(at_work.session)
     assert isinstance(caught.value, AgentFailure)
     assert caught.value.status == "sandbox_destroyed"
+
+
+def test_outage_names_server_and_reason(at_work: AtWork) -> None:
+    reasons: list[str] = []
+    session = at_work.session
+    session.model = "openai/gpt-4o"
+    session.base_url = "http://127.0.0.1:9/v1"
+    session.on_outage = reasons.append
+    session.check_limits()
+    session.model_error = "Connection refused"
+    session.check_limits()
+    assert reasons == ["openai/gpt-4o at http://127.0.0.1:9/v1 fails: Connection refused"]

@@ -78,7 +78,7 @@ def test_accounts_add_up_and_calls_without_a_price_are_said(thought: Thought) ->
     assert (
         "cost $0.50, 480 tokens (160 cached), 4 model calls, 4 steps, 2 messages" in thought.printed
     )
-    assert "cost without 2 calls of models without a known price" in thought.printed
+    assert "cost excludes 2 calls to models without a known price" in thought.printed
 
 
 def test_the_record_is_complete_and_the_log_is_for_people(thought: Thought) -> None:
