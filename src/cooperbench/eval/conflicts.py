@@ -182,7 +182,7 @@ def _merge_pairs(pairs: Sequence[Pair], store: TreeStore) -> _TaskMerges:
     complete = [pair for pair in pairs if trees.keys() >= set(pair.feature_ids)]
     groups = []
     for pair in complete:
-        groups.append([trees[feature_id] for feature_id in pair.feature_ids])  # noqa: PERF401  # clearer
+        groups.append([trees[number] for number in pair.feature_ids])  # noqa: PERF401  # plainer
     for pair, merge in zip(complete, store.merge_groups(groups), strict=True):
         result.merges.append(
             GoldenMerge(

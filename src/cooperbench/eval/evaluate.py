@@ -252,8 +252,8 @@ def _add_lead(record: Evaluation, lead: TestTotals) -> Evaluation:
 
 def _find_suspicions(applied: Mapping[str, Applied], unconfirmed: Iterable[int]) -> list[Suspicion]:
     suspicions = []
-    for agent_id, each in applied.items():
-        suspicions += find_suspicious_lines(each.patch, agent_id)
+    for agent_id, applied_patch in applied.items():
+        suspicions += find_suspicious_lines(applied_patch.patch, agent_id)
     suspicions += [Suspicion(reason="canary", feature=number) for number in sorted(unconfirmed)]
     return suspicions
 

@@ -57,7 +57,7 @@ def start_record(
         setting=setting,
         eval_network=references.policy,
         network="public" if "public" in networks else next(iter(networks)),
-        references={number: _outcome_of(each) for number, each in recorded.items()},
+        references={number: _outcome_of(reference) for number, reference in recorded.items()},
         unsound=references.store.unsound_of(pair),
         key=evaluation_key(pair, patches, image.digest, options),
         image=image.ref,
@@ -174,7 +174,7 @@ def add_clean_order(
 ) -> MergeEvaluation:
     """Return the part about the merge with an order in which the patches merge cleanly."""
     agent_ids: Sequence[str] = list(applied)
-    search = find_clean_order(store, [each.tree for each in applied.values()])
+    search = find_clean_order(store, [patch.tree for patch in applied.values()])
     order = None
     if search.order is not None:
         order = [agent_ids[index] for index in search.order]

@@ -119,7 +119,7 @@ class References:
             reference = self.get(feature)
             if reference.runs == 1:
                 run = self._run_golden(feature, conditions_of(reference))
-                self._update(feature, lambda known: _add_runs(known, [run]))
+                self._update(feature, lambda reference: _add_runs(reference, [run]))
 
         self._work.get((feature, "again"), run_again)
         return self._references[feature]
@@ -160,7 +160,7 @@ class References:
                     canary = tried
                     break
         record = _canary_record(canary)
-        self._update(feature, lambda known: replace(known, canary=record))
+        self._update(feature, lambda reference: replace(reference, canary=record))
 
     def _find_stable_canary(self, feature: Feature) -> Canary:
         """Run the canary once more: tests that do not end the same way are not required."""
@@ -303,14 +303,14 @@ class References:
         """Tell the user which conditions `auto` chose, and if tests have no names."""
         if conditions_of(reference) != self._conditions[0]:
             self._needs_more.add(task)
-            how = "with a network"
+            conditions = "with a network"
             if reference.network != "public":
-                how = "in an image that keeps what its runner installs"
+                conditions = "in an image that keeps what its runner installs"
             self.note_once(
                 task,
                 "conditions",
                 f"the golden patch of feature {reference.feature_id} does not pass in the bare"
-                f" image without a network; its tests run {how}",
+                f" image without a network; its tests run {conditions}",
             )
         if not reference.passed_tests:
             text = "its runner does not name the tests that pass; their number decides"

@@ -131,8 +131,8 @@ def read_outcomes(output: str) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     for parser in PARSERS:
         for test, outcome in parser.parse_outcomes(text):
-            known = outcomes.get(test, outcome)
-            outcomes[test] = max(outcome, known, key=_FROM_BEST_TO_WORST.index)
+            previous = outcomes.get(test, outcome)
+            outcomes[test] = max(outcome, previous, key=_FROM_BEST_TO_WORST.index)
     return outcomes
 
 
@@ -193,8 +193,8 @@ def _first_tool_error(text: str) -> str | None:
 
 def _last_line(text: str) -> str | None:
     for line in reversed(text.rstrip().split("\n")):
-        if shown := _shorten(line):
-            return shown
+        if text_line := _shorten(line):
+            return text_line
     return None
 
 
