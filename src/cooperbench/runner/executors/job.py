@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -313,7 +313,8 @@ def _normalize(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 def unpack_folder(packed: bytes, folder: Path) -> None:
     """Unpack what `pack_folder` packed. Nothing is written outside the folder.
 
-    Python before 3.11.4 cannot filter archives. There only plain files and folders are accepted.
+    Python before 3.11.4 cannot filter archives. There only files, folders and links
+    inside of the folder are accepted.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
@@ -327,8 +328,26 @@ def unpack_folder(packed: bytes, folder: Path) -> None:
 
 
 def _reject_unsafe_members(archive: tarfile.TarFile) -> None:
-    for member in archive.getmembers():
-        path = PurePosixPath(member.name)
-        is_inside = not path.is_absolute() and ".." not in path.parts
-        if not is_inside or not (member.isfile() or member.isdir()):
-            raise tarfile.ExtractError(f"{member.name} is not a file or folder inside of it")
+    members = archive.getmembers()
+    links = {_resolve(member.name, frozenset()) for member in members if member.issym()}
+    for member in members:
+        is_safe = member.isfile() or member.isdir() or member.issym()
+        resolved = _resolve(member.name, links)
+        if is_safe and member.issym():
+            target = str(PurePosixPath(member.name).parent / member.linkname)
+            is_safe = _resolve(target, links) is not None
+        if not is_safe or resolved is None:
+            raise tarfile.ExtractError(f"{member.name} does not stay inside of the folder")
+
+
+def _resolve(name: str, links: Container[str | None]) -> str | None:
+    """Return a path without `..`; None if it leaves the folder or goes through one of the links."""
+    parts: list[str] = []
+    for part in PurePosixPath(name).parts:
+        if part == "/" or (part == ".." and not parts) or "/".join(parts) in links:
+            return None
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
