@@ -172,7 +172,7 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
                 assert run.success, run.output
                 shown.append(f"{run.duration_seconds:.1f} s, {index.traffic().bytes / 1e6:.2f} MB")
             print(f"{repo:<44} {shown[0]:>22} {shown[1]:>22}", flush=True)
-        backend.images.remove_made({task.label for task in tasks.values()}, built=True)
+        backend.images.remove_created({task.label for task in tasks.values()}, built=True)
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.images import (
     DEPENDENCY_LAYER,
-    JUDGED,
+    FOR_TEST_RUNS,
     PREPARED,
     ImageStore,
-    Say,
+    OnProgress,
     derived_name,
 )
 from cooperbench.cli import arguments
@@ -147,7 +147,7 @@ def _run_for_docker(
     with closing(DockerBackend(image_template=args.image_template)) as backend:
         match args.action:
             case "clean":
-                outcome = _removed(backend.images.remove_made(labels, built=args.built), "image")
+                outcome = _removed(backend.images.remove_created(labels, built=args.built), "image")
             case "list":
                 outcome = _list_images(backend.images, tasks)
             case "push":
@@ -213,15 +213,15 @@ def _task_images(images: ImageStore, task: Task) -> _TaskImages:
         digest=image.digest if image else None,
         agent_image=agent_image,
         agent_image_present=agent_image is not None and images.find(agent_image) is not None,
-        images_without_later_commits=images.made(JUDGED, {task.label}),
-        images_with_installs=images.made(DEPENDENCY_LAYER, {task.label}),
+        images_without_later_commits=images.list_created(FOR_TEST_RUNS, {task.label}),
+        images_with_installs=images.list_created(DEPENDENCY_LAYER, {task.label}),
     )
 
 
 def _for_each(
     backend: DockerBackend,
     tasks: Sequence[Task],
-    process: Callable[[Task, Say], _NamedImage],
+    process: Callable[[Task, OnProgress], _NamedImage],
     jobs: int,
 ) -> Outcome:
     """Process the image of each task, several at once. A failure does not stop the others."""
@@ -251,7 +251,7 @@ def _for_each(
 
 
 def _prepare(
-    backend: DockerBackend, get: Callable[[Task, Say], object], task: Task, say: Say
+    backend: DockerBackend, get: Callable[[Task, OnProgress], object], task: Task, say: OnProgress
 ) -> _NamedImage:
     """Pull or build the image of a task, and make those for agents and test runs from it."""
     get(task, say)
@@ -297,7 +297,7 @@ def _artifact_registry() -> str:
     return f"{settings.region}-docker.pkg.dev/{project}/cooperbench"
 
 
-def _push(backend: DockerBackend, template: str, task: Task, say: Say) -> _NamedImage:
+def _push(backend: DockerBackend, template: str, task: Task, say: OnProgress) -> _NamedImage:
     from cooperbench.backends.gcp.machine_engine import sign_in
 
     image = backend.images.present(task)

@@ -137,7 +137,7 @@ class Team:
         if "auto_refresh" in self._enabled:
             self._notify(agent_id, subject, text)
 
-    def join(
+    def join(  # noqa: PLR0913  # facts about one sandbox, by keyword
         self,
         agent_id: str,
         sandbox: Sandbox,

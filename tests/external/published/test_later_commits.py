@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench.backends.docker.images import JUDGED
+from cooperbench.backends.docker.images import FOR_TEST_RUNS
 from cooperbench.backends.local import LocalBackend
 from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.references import References
@@ -105,7 +105,8 @@ def test_on_an_engine(docker: DockerBackend, task: Task) -> None:
     image = docker.prepare(task)
     assert image.evaluation_ref is not None
     assert any(
-        name.endswith(image.evaluation_ref) for name in docker.images.made(JUDGED, {task.label})
+        name.endswith(image.evaluation_ref)
+        for name in docker.images.list_created(FOR_TEST_RUNS, {task.label})
     )
     assert len(state(docker.create_sandbox(image.ref))) > len(KEPT), (
         "the task's image stays as it is"

@@ -1,4 +1,4 @@
-"""The `docker` backend: makes tasks' images ready and starts their sandboxes in an engine, Docker's or Podman's."""
+"""The `docker` backend: prepares task images and starts sandboxes, in Docker or Podman."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from cooperbench.backends.docker.containers import EngineSession, remove_leftovers, remove_session
 from cooperbench.backends.docker.engine import Engine, connect
-from cooperbench.backends.docker.images import DEPENDENCY_LAYER, ImageStore, Say, layer_name
+from cooperbench.backends.docker.images import DEPENDENCY_LAYER, ImageStore, OnProgress, layer_name
 from cooperbench.backends.docker.sandbox import ContainerStream, DockerSandbox, first_command
 from cooperbench.backends.docker.settings import DockerSettings, read_settings
 from cooperbench.backends.ownership import lock_path, locked
@@ -29,6 +29,8 @@ _ATTACHED = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
 
 class DockerBackend(Backend):
+    """Sandboxes in containers of Docker or Podman. It connects with the first use."""
+
     options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(
         streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
@@ -37,18 +39,18 @@ class DockerBackend(Backend):
     _sandbox_type: Callable[..., DockerSandbox] = DockerSandbox
 
     def __init__(self, **settings: object) -> None:
-        """Nothing is connected to before it is needed."""
+        """Read the settings. The first use connects."""
         self.settings: DockerSettings = read_settings(**settings)
         self._cache_dir = (self.settings.cache_dir or default_cache_dir()).absolute()
         self._lock = threading.Lock()
         self._session: EngineSession | None = None
         self._open: set[DockerSandbox] = set()
         self._proven: set[str] = set()
-        """Images whose tools have passed the channel's self test."""
+        """Images whose tools have passed the channel's self-test."""
 
     @property
     def session(self) -> EngineSession:
-        """Connected when first asked for; what killed processes left behind is then removed."""
+        """The session in the engine. The first use connects and removes leftovers."""
         with self._lock:
             if self._session is None or self._session.process != os.getpid():
                 self._session = EngineSession(connect(self.settings.executable), self.settings)
@@ -59,22 +61,29 @@ class DockerBackend(Backend):
 
     @property
     def engine(self) -> Engine:
+        """The connected engine."""
         return self.session.engine
 
     @property
     def images(self) -> ImageStore:
+        """The images of the connected engine."""
         return self.session.images
 
     def check(self) -> None:
-        """Is there an engine that answers, and are the folders there that are to be mounted?"""
+        """Connect and check the mounts; UserError if no engine answers or a folder is missing."""
         self.session.check_mounts()
 
-    def prepare(self, task: Task, say: Say = lambda _: None) -> Image:
-        """Find, pull or build the task's image, and make those for agents and for test runs from it."""
-        with self._alone_with(task.label):
-            found = self.images.provide(task, say)
-            judged, agents = self.images.derive(task, found, self._make, say)
-        return Image(found.name, agents.name, found.digest, evaluation_ref=judged.name)
+    def prepare(self, task: Task, on_progress: OnProgress = lambda _: None) -> Image:
+        """Find, pull or build the task's image, and derive those for agents and test runs."""
+        with self._locked(task.label):
+            source = self.images.provide(task, on_progress)
+            derived = self.images.derive(task, source, self._start_sandbox, on_progress)
+        return Image(
+            source.name,
+            derived.for_agents.name,
+            source.digest,
+            evaluation_ref=derived.for_tests.name,
+        )
 
     def create_sandbox(
         self,
@@ -84,30 +93,31 @@ class DockerBackend(Backend):
         *,
         options: SandboxOptions | None = None,
     ) -> DockerSandbox:
-        """`image`: any name or id that the engine knows or can pull."""
-        return self._make(image, timeout, workdir, options or SandboxOptions())
+        """Start a sandbox from an image that the engine has or can pull, by name or id."""
+        return self._start_sandbox(image, timeout, workdir, options or SandboxOptions())
 
     @contextlib.contextmanager
     def locked_snapshot(self, task: Task, key: str) -> Iterator[str | None]:
+        """Lock a snapshot and yield its image name, or None if it does not exist."""
         name = layer_name(DEPENDENCY_LAYER, task, key)
-        with self._alone_with(name):
+        with self._locked(name):
             yield name if self.images.find_layer(name) else None
 
     def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
+        """Store a sandbox's files as a snapshot and return its image name."""
         assert isinstance(sandbox, DockerSandbox)
         source = self.images.get(sandbox.image)
-        return self.images.commit(
-            sandbox, layer_name(DEPENDENCY_LAYER, task, key), task, source, DEPENDENCY_LAYER
-        ).name
+        name = layer_name(DEPENDENCY_LAYER, task, key)
+        return self.images.commit(sandbox, name, task, source, DEPENDENCY_LAYER).name
 
     @staticmethod
     def clean() -> list[str]:
-        """For `cooperbench clean`: connect, remove what dead processes left, tell the names."""
+        """Remove what dead processes left (`cooperbench clean`) and return the names."""
         with contextlib.closing(connect(read_settings().executable)) as engine:
             return remove_leftovers(engine)
 
     def close(self) -> None:
-        """End what is still open, and let go of the engine. It is connected to again when used again."""
+        """End all open sandboxes and disconnect. The next use connects again."""
         for sandbox in list(self._open):
             sandbox.end("its backend was closed")
         with self._lock:
@@ -118,42 +128,46 @@ class DockerBackend(Backend):
                 remove_session(session.engine, session.name)
             session.engine.close()
 
-    def _alone_with(self, name: str) -> AbstractContextManager[None]:
-        """While one process or thread makes an image ready, others wait for it."""
+    def _locked(self, name: str) -> AbstractContextManager[None]:
+        """Lock an image, so that only one process or thread prepares it."""
         return locked(lock_path(self._cache_dir / "docker", f"{self.engine.where} {name}"))
 
-    def _make(
+    def _start_sandbox(
         self, image: str, timeout: int, workdir: str, options: SandboxOptions
     ) -> DockerSandbox:
         session = self.session
-        engine, found, name = session.engine, session.images.get(image), session.new_name()
+        engine = session.engine
+        engine_image = session.images.get(image)
+        name = session.new_name()
         command = first_command(
-            timeout, judged=options.for_test_run, trusted=found.image_id in self._proven
+            timeout,
+            for_test_run=options.for_test_run,
+            trusted=engine_image.image_id in self._proven,
         )
         stream: ContainerStream | None = None
         try:
-            with engine.faults(f"making a sandbox of {found.name}"):
-                session.create_container(found, name, command, workdir, options)
+            with engine.faults(f"starting a sandbox of {engine_image.name}"):
+                session.create_container(engine_image, name, command, workdir, options)
                 stream = ContainerStream(engine.api.attach_socket(name, params=_ATTACHED))
                 engine.api.start(name)
             sandbox = self._sandbox_type(
                 engine,
                 name,
                 stream,
-                image=found.name,
+                image=engine_image.name,
                 lifetime_seconds=timeout,
                 workdir=workdir,
-                judged=options.for_test_run,
+                for_test_run=options.for_test_run,
                 on_end=self._open.discard,
             )
         except BaseException:
-            # By its name: when a request was interrupted, nobody knows what has become of it.
+            # Removed by name, because an interrupted request may or may not have created it.
             with contextlib.suppress(CooperBenchError):
                 engine.remove_container(name)
             if stream is not None:
                 stream.close()
             raise
         if not options.for_test_run:
-            self._proven.add(found.image_id)
+            self._proven.add(engine_image.image_id)
         self._open.add(sandbox)
         return sandbox

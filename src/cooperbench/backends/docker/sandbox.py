@@ -1,7 +1,8 @@
-"""One container, from its creation to its removal, and the connections into it.
+"""One container as a sandbox, and the connections into it.
 
-Its first process is the supervisor, which no process inside can kill. So the cause of its end is known: it can only
-be killed from outside, which the engine reports, or by the kernel when the sandbox has used up its memory.
+Its first process is the supervisor, which no process inside can kill. So the cause of its end is
+known: it can only be killed from outside, which the engine reports, or by the kernel if the sandbox
+has exceeded its memory limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cooperbench import errors
 from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
@@ -39,7 +40,7 @@ from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, Strea
 from cooperbench.text import printable
 
 SCRATCH_DIR = "/cooperbench/scratch"
-"""For what channels keep."""
+"""Folder for the files of channels."""
 _LIFETIME_OVER = 86
 _STREAM_ENDED = 87
 _KILLED = 137
@@ -47,15 +48,21 @@ _UNKNOWN_STATUS = "255"
 _CLOCKS_APART_SECONDS = 2.0
 _DYING_SECONDS = 5.0
 _EVENT_SECONDS = 0.5
-"""After which an engine has written down what it was asked to do."""
-_WATCH = "(while read -r line; do :; done; while kill -KILL -1; do sleep 1; done) <&3 3<&- >/dev/null 2>&1 &"
-"""Ends a judged container when the harness has gone: what is left of its input ends then."""
+"""Time in which an engine records an event."""
+_WATCH = (
+    "(while read -r line; do :; done; while kill -KILL -1; do sleep 1; done)"
+    " <&3 3<&- >/dev/null 2>&1 &"
+)
+"""Ends the container of a test run if the harness is gone, which closes its input."""
 _UNTRACEABLE = "setpriv --egid 1 --keep-groups"
-"""Starts bash with another effective group, which bash gives back at once. To the kernel it then is a process that has
-changed its credentials: without CAP_SYS_PTRACE nobody may trace it, write to its memory or open its descriptors."""
+"""Starts bash with another effective group, which bash resets at once.
+
+The kernel then treats it as a process that has changed its credentials: without CAP_SYS_PTRACE, no
+process may trace it, write to its memory or open its descriptors.
+"""
 _STREAM = 'export COOPERBENCH_COMMAND="$1"; shift; exec "$@"'
 CHANNEL_ENDED = b"cooperbench-supervisor: the channel has ended"
-"""On stderr: nothing more will come on stdout, although the connection stays."""
+"""Marker on stderr: the channel has ended although the connection stays open."""
 _READ_SIZE = 1 << 18
 _MAX_WAIT_SECONDS = 1.0
 _NOT_NOW = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -67,26 +74,34 @@ _STDERR = 2
 _log = logging.getLogger("cooperbench")
 
 
-def first_command(lifetime_seconds: float, *, judged: bool, trusted: bool) -> list[str]:
-    """What a container is started with. `trusted`: its image's tools have been tried before."""
+def first_command(lifetime_seconds: float, *, for_test_run: bool, trusted: bool) -> list[str]:
+    """Return the command of a container; `trusted` skips the self-test of the image's tools."""
     supervisor = resources.files(__package__).joinpath("supervisor.sh").read_text("utf-8")
     seconds = str(max(1, round(lifetime_seconds)))
-    channel = "" if judged else sandbox_script("channel.sh")
-    words = ["sh", "-c", supervisor, "supervisor", channel, f"{SCRATCH_DIR}/1", seconds]
-    return [*words, "trusted" if trusted else ""]
+    channel = "" if for_test_run else sandbox_script("channel.sh")
+    argv = ["sh", "-c", supervisor, "supervisor", channel, f"{SCRATCH_DIR}/1", seconds]
+    return [*argv, "trusted" if trusted else ""]
 
 
-def lacks_tool(image: str, reason: str) -> errors.UserError:
-    """The line for an image in which no channel can work; `reason` is the channel's self test's."""
+def missing_tool(image: str, reason: str) -> errors.UserError:
+    """Return the error for an image in which no channel works; `reason` is from the self-test."""
     return errors.UserError(f"the image {image} cannot be used: {reason}; {NEEDED_TOOLS}")
 
 
+class SandboxFile(NamedTuple):
+    """A file to be written in a sandbox."""
+
+    path: str
+    data: bytes
+    mode: int
+
+
 class DockerSandbox(Sandbox):
-    """A container."""
+    """A container as a sandbox."""
 
     _losses = (NotThere, EngineGone)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of a container, by keyword
         self,
         engine: Engine,
         container: str,
@@ -95,27 +110,29 @@ class DockerSandbox(Sandbox):
         image: str,
         lifetime_seconds: float,
         workdir: str,
-        judged: bool,
+        for_test_run: bool,
         on_end: Callable[[DockerSandbox], None],
     ) -> None:
-        """Takes over a container that has just been started, and `stream`, the stdin and stdout of its supervisor."""
+        """Take over a started container and `stream`, the stdin and stdout of its supervisor."""
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self.container = container
         self.image = image
         self._engine = engine
         self._stream = stream
-        next(self._numbers)  # the supervisor's channel
-        self._files: list[tuple[str, bytes, int]] | None = [] if judged else None
-        """Of a judged one: what its only command needs."""
-        if judged:
+        next(self._numbers)  # the first number belongs to the supervisor's channel
+        self._files: list[SandboxFile] | None = [] if for_test_run else None
+        """Files that the only command of a test run needs; None in other sandboxes."""
+        if for_test_run:
             return
-        # A channel that breaks must not close the supervisor's stream, as that ends the container.
-        held: Any = SimpleNamespace(send=stream.send, receive=stream.receive, close=lambda: None)
-        first = Channel(held)
+        # A broken channel must not close the supervisor's stream, which would end the container.
+        transport: Any = SimpleNamespace(
+            send=stream.send, receive=stream.receive, close=lambda: None
+        )
+        first = Channel(transport)
         try:
             first.handshake()
         except ChannelUnavailable as error:
-            raise lacks_tool(image, error.reason) from error
+            raise missing_tool(image, error.reason) from error
         except (errors.SandboxDead, errors.SandboxTimeout) as error:
             raise errors.SandboxError(
                 f"the sandbox did not start: {self._find_reason() or error}"
@@ -123,6 +140,7 @@ class DockerSandbox(Sandbox):
         self._idle_channels.append(first)
 
     def open_stream(self, argv: Sequence[str]) -> Stream:
+        """Start a command and return its stdin and stdout."""
         mark = f"stream-{self.container[:12]}-{next(self._numbers)}"
         command = ["sh", "-c", _STREAM, "sh", mark, *argv]
         with self._alive(), self._engine.faults("opening a stream"):
@@ -130,13 +148,14 @@ class DockerSandbox(Sandbox):
         return stream_over(stream, self, mark)
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file; in the sandbox of a test run, it is written just before the command."""
         if self._files is None:
             super().write_file(path, data, mode)
         else:
-            self._files.append((self._path(path), data, mode))
+            self._files.append(SandboxFile(self._path(path), data, mode))
 
     def show_folder(self, path: str, other: Sandbox, target: str) -> None:
-        """In another sandbox, as a tar file made by the engine: nothing in this container is needed for it."""
+        """Write a folder as a tar file to another sandbox, without help from inside this one."""
         archive = bytearray()
         with self._alive(), self._engine.faults("copying a folder"):
             pieces, _ = self._engine.api.get_archive(self.container, path)
@@ -150,7 +169,7 @@ class DockerSandbox(Sandbox):
         try:
             self._engine.remove_container(self.container)
         except errors.InfraError as error:
-            # Nothing more can be done now; the next start removes what is left.
+            # The next start removes what is left.
             _log.warning("%s", error)
         finally:
             self._close_channels()
@@ -158,38 +177,46 @@ class DockerSandbox(Sandbox):
 
     def _run_last(self, command: Command) -> CommandResult:
         if self._files is None:
-            raise errors.SandboxError("the sandbox was not made for a judged command")
+            raise errors.SandboxError("the sandbox was not created for a test run")
         deadline = time.monotonic() + command.timeout_seconds
-        out, err = CappedOutput(command.output_limit), CappedOutput(command.output_limit)
+        output = _LastOutput(command.output_limit)
         script = _last_script(command, self._files)
-        request = b"".join([b"%d\n" % len(script), script, *(data for _, data, _ in self._files)])
-        code, timed_out, started = TIMEOUT_EXIT_CODE, False, 0.0
+        contents = [file.data for file in self._files]
+        request = b"".join([b"%d\n" % len(script), script, *contents])
+        code = TIMEOUT_EXIT_CODE
+        timed_out = False
         try:
             self._stream.send(request, deadline)
             while frames := self._stream.receive_frames(deadline):
                 for source, data in frames:
-                    if source != _STDERR and not started and data.startswith(READY):
-                        started, data = time.monotonic(), data[len(READY) + 1 :]
-                    (err if source == _STDERR or not started else out).add(data)
+                    output.add(source, data)
             code = self._exit_code(deadline)
         except TimeoutError:
             timed_out = True
         except OSError as error:
-            started = 0.0
-            err.add(str(error).encode())
-        if not started:
-            why = printable(err.taken().decode("utf-8", "replace").strip())[-300:]
-            raise errors.SandboxError(f"the sandbox did not take its command: {why or 'no answer'}")
-        seconds = time.monotonic() - started
-        return CommandResult(code, out.taken(), err.taken(), out.cut, err.cut, timed_out, seconds)
+            output.started_at = None
+            output.stderr.add(str(error).encode())
+        if output.started_at is None:
+            stderr = output.stderr.taken().decode("utf-8", "replace").strip()
+            reason = printable(stderr)[-300:] or "no answer"
+            raise errors.SandboxError(f"the sandbox did not run its command: {reason}")
+        return CommandResult(
+            code,
+            output.stdout.taken(),
+            output.stderr.taken(),
+            output.stdout.cut,
+            output.stderr.cut,
+            timed_out,
+            time.monotonic() - output.started_at,
+        )
 
     def _exit_code(self, deadline: float) -> int:
-        """Of the container, whose output has ended."""
-        left_seconds = max(deadline - time.monotonic(), _DYING_SECONDS)
+        """Return the exit code of the container, whose output has ended."""
+        timeout = max(deadline - time.monotonic(), _DYING_SECONDS)
         with self._engine.faults("waiting for a container's end"):
-            code = int(self._engine.api.wait(self.container, timeout=left_seconds)["StatusCode"])
+            code = int(self._engine.api.wait(self.container, timeout=timeout)["StatusCode"])
         if self._engine.podman:
-            # It says 0 for a container that is being removed.
+            # Podman reports 0 for a container that is being removed.
             state = self._state()
             code = int(state["ExitCode"]) if state["Status"] in ("exited", "stopped") else _KILLED
         if code == _KILLED and self._find_end():
@@ -205,35 +232,54 @@ class DockerSandbox(Sandbox):
                 channel = Channel(ContainerStream(self._engine.exec(self.container, argv)))
             channel.handshake()
         except errors.SandboxError as error:
-            raise (self.death() if self._find_end() else self._closed_to_commands(error)) from error
+            if self._find_end():
+                raise self.death() from error
+            raise self._closed_to_commands(error) from error
         return channel
 
     def _find_reason(self) -> str:
-        deadline = time.monotonic() + _DYING_SECONDS
+        """Return why the container has ended, and record whether the agent ended it.
+
+        Returns "" if the container is still running after a few seconds.
+        """
         try:
-            while (state := self._state()).get("Running"):
-                if time.monotonic() >= deadline:
-                    return ""
-                time.sleep(0.05)
-            code = state.get("ExitCode")
-            if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
-                return f"it reached its lifetime of {self._lifetime_seconds:g} s"
-            if code == _STREAM_ENDED:
-                return "the connection to its engine was lost"
-            if code == _KILLED and self._was_killed_from_outside():
-                return "its container was killed from outside"
+            state = self._wait_for_end()
+            if state is None:
+                return ""
+            if outside := self._reason_outside(state.get("ExitCode")):
+                return outside
         except NotThere:
-            return "somebody removed its container"
+            return "its container was removed from outside"
         except errors.SandboxTimeout:
-            raise  # an engine that does not answer about this container may answer about others
+            raise  # the engine may still answer about other containers
         except errors.InfraError as error:
             return str(error)
         self._destroyed = True
+        code = state.get("ExitCode")
         if code == _KILLED:
-            return (
-                "it ran out of its memory, or was killed in a way that its engine does not know of"
-            )
+            return "it exceeded its memory limit, or was killed without its engine's knowledge"
         return f"its container ended with exit code {code} {state.get('Error') or ''}".strip()
+
+    def _wait_for_end(self) -> Mapping[str, Any] | None:
+        """Return the state of the ended container; None if it is still running."""
+        deadline = time.monotonic() + _DYING_SECONDS
+        while True:
+            state = self._state()
+            if not state.get("Running"):
+                return state
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.05)
+
+    def _reason_outside(self, code: int | None) -> str:
+        """Return the reason if the container was ended from outside, else ""."""
+        if code == _LIFETIME_OVER and time.monotonic() > self._deadline - _CLOCKS_APART_SECONDS:
+            return f"it reached its lifetime of {self._lifetime_seconds:g} s"
+        if code == _STREAM_ENDED:
+            return "the connection to its engine was lost"
+        if code == _KILLED and self._was_killed_from_outside():
+            return "its container was killed from outside"
+        return ""
 
     def _was_silenced(self) -> bool:
         try:
@@ -242,34 +288,59 @@ class DockerSandbox(Sandbox):
             return False
 
     def _state(self) -> Mapping[str, Any]:
-        with self._engine.faults("asking for a container's state"):
+        with self._engine.faults("reading a container's state"):
             state: dict[str, Any] = self._engine.api.inspect_container(self.container)["State"]
         return state
 
     def _was_killed_from_outside(self) -> bool:
-        """Does the engine say so? The kernel, which kills for the sandbox's own memory, is not always told of by it.
+        """Tell whether the engine has recorded a kill, or an end with unknown status.
 
-        With an end of unknown status it says that the process which it has beside each container was killed.
+        The latter means that the engine's shim of the container was killed. Kills by the kernel,
+        for exceeding the memory limit, are not always recorded.
         """
         time.sleep(_EVENT_SECONDS)
-        filters, now = (
-            {"container": [self.container], "event": ["kill", "die"]},
-            f"{time.time():.6f}",
-        )
-        with self._engine.faults("asking who killed a container"):
+        filters = {"container": [self.container], "event": ["kill", "die"]}
+        now = f"{time.time():.6f}"
+        with self._engine.faults("reading a container's events"):
             events = list(self._engine.api.events(since=0, until=now, filters=filters, decode=True))
         codes = [event["Actor"]["Attributes"].get("exitCode") for event in events]
-        return _UNKNOWN_STATUS in codes or "kill" in [event["Action"] for event in events]
+        actions = [event["Action"] for event in events]
+        return _UNKNOWN_STATUS in codes or "kill" in actions
 
 
-def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes:
-    """For sh: writes files and becomes the command, which nobody may trace where the image and its user allow that."""
+class _LastOutput:
+    """The output of a test run's command, which starts with a line that is `READY`."""
+
+    def __init__(self, limit: int) -> None:
+        self.stdout = CappedOutput(limit)
+        self.stderr = CappedOutput(limit)
+        """stderr, and everything before the command has started."""
+        self.started_at: float | None = None
+
+    def add(self, source: int, data: bytes) -> None:
+        """Add a frame of output."""
+        if source == _STDERR:
+            self.stderr.add(data)
+            return
+        if self.started_at is None and data.startswith(READY):
+            self.started_at = time.monotonic()
+            data = data[len(READY) + 1 :]
+        if self.started_at is None:
+            self.stderr.add(data)
+        else:
+            self.stdout.add(data)
+
+
+def _last_script(command: Command, files: Sequence[SandboxFile]) -> bytes:
+    """Return a script that writes files and then runs the command, untraceable if possible."""
     lines = []
-    for path, data, mode in files:
-        place, folder = shlex.quote(path), shlex.quote(posixpath.dirname(path))
+    for file in files:
+        path = shlex.quote(file.path)
+        folder = shlex.quote(posixpath.dirname(file.path))
         lines.append(f"[ -d {folder} ] || mkdir -p {folder}")
-        lines.append(f"head -c {len(data)} <&3 >{place} || exit 126")
-        lines += [f"chmod {mode:o} {place}"] if mode != 0o644 else []
+        lines.append(f"head -c {len(file.data)} <&3 >{path} || exit 126")
+        if file.mode != 0o644:
+            lines.append(f"chmod {file.mode:o} {path}")
     lines += [
         _WATCH,
         "exec 3<&-",
@@ -277,51 +348,54 @@ def _last_script(command: Command, files: list[tuple[str, bytes, int]]) -> bytes
         f"cd -- {shlex.quote(command.cwd)} || exit 126",
     ]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in command.env.items()]
-    words = shlex.join(command.argv)
+    command_line = shlex.join(command.argv)
     lines += [
-        f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {words}",
-        f"exec {words}",
+        f"{_UNTRACEABLE} true 2>/dev/null && exec {_UNTRACEABLE} {command_line}",
+        f"exec {command_line}",
         "",
     ]
     return as_bytes("\n".join(lines))
 
 
 class ContainerStream:
-    """A `Transport`; stderr is kept aside."""
+    """A `Transport` to a process in a container; its stderr is kept separately."""
 
     def __init__(self, handle: Any) -> None:
-        """`handle` is what docker-py calls the socket: a SocketIO, an SSLSocket or a channel of ssh."""
+        """Take over docker-py's socket: a SocketIO, an SSLSocket or an SSH channel."""
         self._handle = handle
         self._socket: Any = getattr(handle, "_sock", handle)
-        # One thread may send while another receives, so that neither can set a time limit on the socket.
+        # One thread may send while another receives, so neither can set a timeout on the socket.
         self._socket.settimeout(0)
         self._busy = threading.Lock()
         self._buffer = bytearray(_already_read(handle))
         self._receiving = threading.Lock()
         self._closed = False
         self.stderr = b""
-        """The end of what came on stderr."""
+        """The last part of stderr."""
 
     def send(self, data: bytes, deadline: float) -> None:
-        rest = memoryview(data)
-        while rest:
+        """Write data to the process's stdin."""
+        unsent = memoryview(data)
+        while unsent:
             try:
                 with self._busy:
-                    rest = rest[self._socket.send(rest[:_READ_SIZE]) :]
+                    count = self._socket.send(unsent[:_READ_SIZE])
+                unsent = unsent[count:]
             except _NOT_NOW:
                 self._wait(select.POLLOUT, deadline)
 
     def receive(self, deadline: float) -> bytes:
+        """Return the next output on stdout; b"" if the process or channel has ended."""
         out = b""
         while not out:
-            ending = CHANNEL_ENDED in self.stderr
+            is_ending = CHANNEL_ENDED in self.stderr
+            if is_ending:
+                # The marker may have overtaken earlier output.
+                deadline = time.monotonic() + _OVERTAKEN_SECONDS
             try:
-                # The mark may have overtaken what was written before it.
-                frames = self.receive_frames(
-                    time.monotonic() + _OVERTAKEN_SECONDS if ending else deadline
-                )
+                frames = self.receive_frames(deadline)
             except TimeoutError:
-                if not ending:
+                if not is_ending:
                     raise
                 return b""
             if not frames:
@@ -332,9 +406,9 @@ class ContainerStream:
         return out
 
     def receive_frames(self, deadline: float) -> list[tuple[int, bytes]]:
-        """At least one, each with its source; none means that the other end is gone."""
+        """Return at least one frame (source, data); an empty list if the connection has ended."""
         with self._receiving:
-            while not (frames := self._whole_frames()):
+            while not (frames := self._take_frames()):
                 try:
                     with self._busy:
                         data: bytes = b"" if self._closed else self._socket.recv(_READ_SIZE)
@@ -348,20 +422,27 @@ class ContainerStream:
                 self._buffer += data
             return frames
 
-    def _whole_frames(self) -> list[tuple[int, bytes]]:
-        """What has come of them, out of the buffer."""
-        frames, start = [], 0
-        while len(self._buffer) >= (begin := start + _HEADER_SIZE):
-            end = begin + int.from_bytes(self._buffer[start + 4 : begin], "big")
-            if len(self._buffer) < end:
+    def _take_frames(self) -> list[tuple[int, bytes]]:
+        """Remove the complete frames from the buffer.
+
+        A frame has a header of 8 bytes: the source, three unused bytes, and the size.
+        """
+        frames = []
+        start = 0
+        while len(self._buffer) >= start + _HEADER_SIZE:
+            data_start = start + _HEADER_SIZE
+            size = int.from_bytes(self._buffer[start + 4 : data_start], "big")
+            data_end = data_start + size
+            if len(self._buffer) < data_end:
                 break
-            frames.append((self._buffer[start], bytes(self._buffer[begin:end])))
-            start = end
+            frames.append((self._buffer[start], bytes(self._buffer[data_start:data_end])))
+            start = data_end
         del self._buffer[:start]
         return frames
 
     def _wait(self, event: int, deadline: float) -> None:
-        # In turns: a stream that is closed by another thread, or one that cannot be polled for writing, is seen then.
+        # Wait in short turns, to notice that another thread has closed the stream, or that it
+        # cannot be polled for writing.
         turn = time.monotonic() + _MAX_WAIT_SECONDS
         try:
             wait_for(self._socket.fileno(), event, min(deadline, turn))
@@ -370,25 +451,29 @@ class ContainerStream:
                 raise
 
     def close(self) -> None:
-        """From any thread; one that is receiving is woken up first, as its descriptor must not vanish under it."""
+        """Close the connection, from any thread.
+
+        A receiving thread is woken up first, because its descriptor must stay valid until then.
+        """
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._receiving.acquire(timeout=5):
             try:
-                # The response holds the connection's pool; the handle holds the socket. Either may be closed already.
+                # The response holds the connection pool, and the handle holds the socket. Either
+                # may be closed already.
                 response = getattr(self._handle, "_response", None)
-                for held in (response, self._handle, self._socket):
+                for resource in (response, self._handle, self._socket):
                     with contextlib.suppress(OSError, ValueError):
-                        if held is not None:
-                            held.close()
+                        if resource is not None:
+                            resource.close()
                 self._handle = None
             finally:
                 self._receiving.release()
 
 
 def _already_read(handle: Any) -> bytes:
-    """The first bytes may have come together with the HTTP header and lie in its reader's buffer."""
+    """Return the first bytes, which may have arrived with the HTTP header, from its buffer."""
     response = getattr(handle, "_response", None)
     reader = getattr(getattr(getattr(response, "raw", None), "_fp", None), "fp", None)
     if not isinstance(reader, io.BufferedReader):

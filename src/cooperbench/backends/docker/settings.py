@@ -1,4 +1,4 @@
-"""What can be set about containers: by keyword, else by variable, else in the object `docker` of config.json."""
+"""Settings of containers: keywords, else environment variables, else `docker` in config.json."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from cooperbench.errors import UserError
 
 _SMALLEST_MEMORY_BYTES = 32 * 1024**2
 _RESERVED = ("/workspace", "/patches", "/cooperbench")
-"""What is here decides about results, or carries the channel; nothing may be laid over it."""
+"""Folders that hold results, tests or the channel, and must not be hidden by a mount."""
 _VARIABLES = {
     "executable": "MSWEA_DOCKER_EXECUTABLE",
     "build_args": "COOPERBENCH_BUILD_ARGS",
     "image_template": "",
     "cache_dir": "",
 }
-"""The image template and the cache have variables of their own, which are read elsewhere."""
+"""Environment variables; those of the image template and the cache are read elsewhere."""
 _cpus = matching(r"[0-9]{1,5}(\.[0-9]*)?", "a limit, e.g. 2.5")
 _pids = matching("[0-9]{1,9}", "a limit, e.g. 4096")
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder of the host that sandboxes see, for debugging; read-only unless asked otherwise."""
+    """A folder of the host that is mounted in sandboxes, for debugging; read-only by default."""
 
     source: str
     target: str
@@ -51,56 +51,58 @@ def _memory(value: object) -> int:
 
 
 def _mounts(value: Any) -> tuple[Mount, ...]:
-    return tuple(
-        read_mount(word) for word in (shlex.split(value) if isinstance(value, str) else value)
-    )
+    texts = shlex.split(value) if isinstance(value, str) else value
+    return tuple(read_mount(text) for text in texts)
 
 
 def read_mount(text: str) -> Mount:
-    """`SOURCE:TARGET`, `SOURCE:TARGET:ro` or `SOURCE:TARGET:rw`."""
+    """Parse `SOURCE:TARGET`, `SOURCE:TARGET:ro` or `SOURCE:TARGET:rw`."""
     parts = text.split(":")
     if len(parts) not in (2, 3) or not all(parts) or parts[2:] not in ([], ["ro"], ["rw"]):
         raise UserError(
             f"mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or SOURCE:TARGET:rw"
         )
-    source, target = str(Path(parts[0]).expanduser().absolute()), posixpath.normpath(parts[1])
+    source = str(Path(parts[0]).expanduser().absolute())
+    target = posixpath.normpath(parts[1])
     if not target.startswith("/") or target == "/":
         raise UserError(
             f"mount {text!r}: {parts[1]} is not an absolute path below / in the sandbox"
         )
     for reserved in _RESERVED:
-        if (
-            target == reserved
-            or target.startswith(reserved + "/")
-            or reserved.startswith(target + "/")
-        ):
+        is_inside = f"{target}/".startswith(f"{reserved}/")
+        is_above = f"{reserved}/".startswith(f"{target}/")
+        if is_inside or is_above:
             raise UserError(
-                f"mount {text!r}: {reserved} belongs to the task; mount somewhere else, e.g. /mnt/debug"
+                f"mount {text!r}: {reserved} belongs to the task;"
+                " mount somewhere else, e.g. /mnt/debug"
             )
     return Mount(source, target, parts[2:] == ["rw"])
 
 
 @dataclass(frozen=True)
 class DockerSettings:
+    """All settings of the `docker` backend."""
+
     executable: str = setting("docker", str)
-    """Name or path of the client whose engine is meant; one that ends in `podman` means Podman."""
+    """Name or path of the engine's client; one that ends in `podman` selects Podman."""
     image_template: str | None = setting(None, str)
-    """How task images are named; None: $COOPERBENCH_IMAGE_TEMPLATE, else both known names."""
+    """Template of image names; None for $COOPERBENCH_IMAGE_TEMPLATE, else both known names."""
     cpus: float = setting(4.0, lambda value: float(_cpus(value)))
-    """Per sandbox; 0: no limit. Never more than the engine has."""
+    """CPUs per sandbox, at most those of the engine; 0 for no limit."""
     memory: int = setting(8 * 1024**3, _memory)
-    """Bytes per sandbox, without swap; 0: no limit."""
+    """Memory per sandbox in bytes, without swap; 0 for no limit."""
     pids_limit: int = setting(4096, lambda value: int(_pids(value)))
-    """Processes and threads per sandbox; 0: no limit."""
+    """Processes and threads per sandbox; 0 for no limit."""
     mounts: tuple[Mount, ...] = setting((), _mounts)
     pull: Literal["missing", "always", "never"] = setting(
         "missing", one_of("missing", "always", "never")
     )
     build_args: Mapping[str, str] = setting({}, name_value_pairs)
-    """For building task images, e.g. BASE_IMAGE."""
+    """Build arguments of task images, e.g. BASE_IMAGE."""
     cache_dir: Path | None = setting(None, lambda value: Path(str(value)))
 
 
-def read_settings(**given: object) -> DockerSettings:
-    """The settings in force; UserError for one that is unknown or has no valid value."""
-    return DockerSettings(**read_section("docker", parsers_of(DockerSettings), given, _VARIABLES))
+def read_settings(**keywords: object) -> DockerSettings:
+    """Return the settings in force; UserError if one is unknown or invalid."""
+    values = read_section("docker", parsers_of(DockerSettings), keywords, _VARIABLES)
+    return DockerSettings(**values)

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cooperbench.backends.docker.engine import Engine, EngineGone, open_api, translated
+from cooperbench.backends.docker.engine import Engine, EngineGone, open_api, translate
 from cooperbench.backends.docker.sandbox import DockerSandbox
 from cooperbench.backends.gcp.compute import SSH_USER
 from cooperbench.backends.gcp.google_clients import translated_errors
@@ -94,7 +94,7 @@ class MachineEngine(Engine):
             self._end_ssh()
             if isinstance(error, CooperBenchError) or not isinstance(error, Exception):
                 raise
-            raise translated(error, f"connecting to the engine of {machine}") from error
+            raise translate(error, f"connecting to the engine of {machine}") from error
         super().__init__(api, f"machine {machine}", podman=False)
 
     @property

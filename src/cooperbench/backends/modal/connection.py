@@ -157,7 +157,9 @@ def _translate(error: Exception, doing: str) -> CooperBenchError:
     return _translate_temporary_error(error, doing, message)
 
 
-def _translate_user_error(error: Exception, doing: str, message: str) -> UserError | None:
+def _translate_user_error(  # noqa: PLR0911  # a table of errors
+    error: Exception, doing: str, message: str
+) -> UserError | None:
     """Return a UserError if the user has to change something."""
     from modal import exception as modal
 
@@ -180,7 +182,9 @@ def _translate_user_error(error: Exception, doing: str, message: str) -> UserErr
     return None
 
 
-def _translate_temporary_error(error: Exception, doing: str, message: str) -> InfraError:
+def _translate_temporary_error(  # noqa: PLR0911  # a table of errors
+    error: Exception, doing: str, message: str
+) -> InfraError:
     """Return an InfraError whose type says whether a retry may help."""
     from modal import exception as modal
 

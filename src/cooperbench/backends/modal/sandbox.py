@@ -82,7 +82,7 @@ class ModalSandbox(Sandbox):
 
     _losses = (Gone, Unavailable)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of a sandbox
         self,
         connection: Connection,
         remote: modal.Sandbox,
@@ -282,7 +282,7 @@ class ModalSandbox(Sandbox):
             return str(error)
 
     async def _wait(self) -> str:
-        """Wait until the sandbox has ended; return the reason and record whether the agent ended it."""
+        """Wait until the sandbox has ended; return why, and record whether the agent ended it."""
         import modal
         from modal_proto.api_pb2 import GenericResult
 

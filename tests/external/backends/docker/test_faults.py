@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cooperbench.backends.docker import DockerBackend
-from cooperbench.backends.docker.engine import NotThere, cannot_connect, connect, translated
+from cooperbench.backends.docker.engine import NotThere, connect, connection_error, translate
 from cooperbench.cli import main
 from cooperbench.errors import InfraError, UserError
 from tests.support.requirements import require_module
@@ -105,7 +105,7 @@ def test_podman_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_no_permission() -> None:
-    error = cannot_connect(
+    error = connection_error(
         PermissionError(13, "Permission denied"), "unix:///run/docker.sock", "Docker"
     )
     assert "usermod -aG docker" in str(error)
@@ -154,7 +154,7 @@ def test_an_unknown_context(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_engines_words_decide(words: str, kind: type[Exception], message: str) -> None:
-    error = translated(RuntimeError(words), "doing it")
+    error = translate(RuntimeError(words), "doing it")
     assert isinstance(error, kind)
     assert message in str(error)
 
