@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cooperbench.models import AgentSlot, Pair, Setting
 
 
-def task_prompt(  # one keyword per factor that the prompt depends on
+def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
     pair: Pair,
     slot: AgentSlot,
     setting: Setting,

@@ -142,7 +142,7 @@ def test_a_base_image_that_is_not_there(docker: DockerBackend, tmp_path: Path) -
         docker.prepare(write_buildable(tmp_path, lines))
     said, client = str(caught.value), docker.engine.client
     assert (
-        f"{client} pull or {client} load what its Dockerfile starts from (${{PYTHON}}, nowhere.invalid/a)"
+        f"{client} pull or {client} load the Dockerfile's base images (${{PYTHON}}, nowhere.invalid/a)"
         in said
     )
     assert "COOPERBENCH_BUILD_ARGS=NAME=" in said

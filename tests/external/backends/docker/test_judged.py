@@ -121,6 +121,6 @@ def test_a_judged_command_whose_files_cannot_be_written_is_not_run(sandbox: Dock
     sandbox.write_file("/dev/full", b"x" * 100_000)
     # Podman may lose a container's last words when input of it is left.
     why = r"(No space left|connection reset by peer)" if sandbox._engine.podman else "No space left"
-    with pytest.raises(SandboxError, match=f"did not take its command: .*{why}") as caught:
+    with pytest.raises(SandboxError, match=f"did not run its command: .*{why}") as caught:
         sandbox.run_last(["echo", "run"], timeout_seconds=60)
     assert not isinstance(caught.value, SandboxDestroyed)

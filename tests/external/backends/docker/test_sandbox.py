@@ -226,7 +226,7 @@ def test_a_sandbox_whose_supervisor_dies_of_its_memory(
 ) -> None:
     sandbox = another(memory="64m").create_sandbox(base_image)
     script = "echo 1000 >/proc/1/oom_score_adj; head -c 400M /dev/zero | tail; sleep 30"
-    with pytest.raises(SandboxDestroyed, match="it ran out of its memory"):
+    with pytest.raises(SandboxDestroyed, match="it exceeded its memory limit"):
         sandbox.run(["bash", "-c", script])
 
 
