@@ -39,7 +39,7 @@ def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_client_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", "nosuch")
-    with pytest.raises(UserError, match="no 'nosuch'; MSWEA_DOCKER_EXECUTABLE is docker"):
+    with pytest.raises(UserError, match="no program 'nosuch' found; MSWEA_DOCKER_EXECUTABLE is docker"):
         DockerBackend().check()
 
 
@@ -100,7 +100,7 @@ def test_no_podman(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_podman_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    with pytest.raises(UserError, match=r"no '.*/podman' to start"):
+    with pytest.raises(UserError, match=r"no program '.*/podman' found"):
         connect(str(tmp_path / "podman"))
 
 
