@@ -40,7 +40,7 @@ def test_an_agent_in_a_container_stays_in_the_denominator(
     if engine_kind != "docker":
         pytest.skip("once is enough: to agents both engines are the same sandbox")
     monkeypatch.setenv("COOPERBENCH_BUILD_ARGS", f"BASE_IMAGE={base_image}")
-    monkeypatch.setattr("cooperbench.runner.pair.SNAPSHOT_SECONDS", 5)
+    monkeypatch.setattr("cooperbench.runner.repository.SNAPSHOT_SECONDS", 5)
     write_buildable(tmp_path / "data")
     patch = check_outcome(tmp_path, attacker, IN_CONTAINERS[attacker], "docker")
     if attacker in ("BreaksGit", "ReplacesGit"):

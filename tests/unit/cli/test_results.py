@@ -189,7 +189,7 @@ def test_mistakes_are_one_line(logs: Path, capsys: pytest.CaptureFixture[str]) -
         (("report", "gud"), "no run 'gud'"),
         (("report", "mixed", "elsewhere"), "different datasets (mixed has dataset at revision"),
         (("compare", "good", "elsewhere"), "--anyway"),
-        (("compare", "good"), "takes two runs"),
+        (("compare", "good"), "name a second run"),
         (("compare", "good:both", "mixed"), "after the colon there must be one of"),
         (
             ("compare", "mixed:solo", "good", "--verdict", "merge"),
