@@ -25,6 +25,7 @@ from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval.backends import backend_names, get_backend
 from cooperbench.eval.trees import OLDEST_GIT
 from cooperbench.git import git_version
+from cooperbench.sandbox.backend import adapted_backend
 from cooperbench.settings import config_file, default_backend, default_eval_network
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 from cooperbench.text import plural
@@ -193,18 +194,16 @@ def _check_node() -> str:
 
 def _check_backend(name: str) -> str:
     """Check a backend by its own `check`, which may call a service to see if a token is valid."""
-    backend = get_backend(name)
+    backend = adapted_backend(get_backend(name))
     try:
         if name == "gcp":
             return _check_google_services()
-        if hasattr(backend, "check"):
-            backend.check()
+        backend.check()
         if name == "docker":
             return _check_engine(cast("DockerBackend", backend))
-        return str(backend.about) if hasattr(backend, "about") else "usable"
+        return backend.about
     finally:
-        if hasattr(backend, "close"):
-            backend.close()
+        backend.close()
 
 
 def _check_engine(backend: DockerBackend) -> str:

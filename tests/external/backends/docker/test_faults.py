@@ -39,7 +39,9 @@ def test_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_client_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", "nosuch")
-    with pytest.raises(UserError, match="no program 'nosuch' found; MSWEA_DOCKER_EXECUTABLE is docker"):
+    with pytest.raises(
+        UserError, match="no program 'nosuch' found; MSWEA_DOCKER_EXECUTABLE is docker"
+    ):
         DockerBackend().check()
 
 
