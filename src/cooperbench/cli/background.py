@@ -72,7 +72,7 @@ def add_status_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _AgentStatus(NamedTuple):
-    """What a running agent has done so far, as its journal has it."""
+    """Progress of a running agent, from its journal."""
 
     agent: str
     steps: int

@@ -40,7 +40,8 @@ def connection_problem(url: str) -> str | None:
 
     Error statuses count as answers: which paths exist, and who may ask, differs between servers.
     """
-    request = urllib.request.Request(url, headers={"User-Agent": "cooperbench"})  # noqa: S310  # http(s) only
+    headers = {"User-Agent": "cooperbench"}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  # http(s) only
     opener = urllib.request.build_opener(_NoRedirects)
     try:
         with opener.open(request, timeout=_TIMEOUT_SECONDS):
