@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cooperbench.errors import InfraError
 
-_REQUEST_SECONDS = 20.0
+_TIMEOUT_SECONDS = 20.0
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHALLENGE_FIELD = re.compile(r'(realm|service|scope)="([^"]*)"')
 _MANIFEST_TYPES = (
@@ -92,8 +92,8 @@ def _request_digest(url: str, token: str = "") -> str:
     if token:
         headers["Authorization"] = f"Bearer {token}"
     # The caller has made the URL, so its scheme is http or https.
-    request = urllib.request.Request(url, headers=headers, method="HEAD")  # noqa: S310  # see above
-    with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as reply:  # noqa: S310  # see above
+    request = urllib.request.Request(url, headers=headers, method="HEAD")  # noqa: S310  # http(s)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as reply:  # noqa: S310  # same
         return str(reply.headers.get("Docker-Content-Digest", ""))
 
 
@@ -104,6 +104,6 @@ def _request_token(challenge: str) -> str:
     if not realm.startswith("https://"):
         return ""
     url = f"{realm}?{urllib.parse.urlencode(fields)}"
-    with urllib.request.urlopen(url, timeout=_REQUEST_SECONDS) as response:  # noqa: S310  # https
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310  # https
         content = json.load(response)
     return str(content.get("token") or content.get("access_token") or "")

@@ -226,6 +226,6 @@ def test_golden_conflicts_by_size(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.splitlines() == [
         "6 golden pairs: 1 conflict, 5 merge cleanly",
         "4 golden groups of 3: 2 conflict, 2 merge cleanly",
-        "1 golden groups of 4: 1 conflict, 0 merge cleanly",
+        "1 golden group of 4: 1 conflict, 0 merge cleanly",
     ]
     assert len(json.loads((tmp_path / "report.json").read_text())["pairs"]) == 11
