@@ -29,7 +29,7 @@ def test_a_run_in_the_background_is_seen_and_followed(slurm_harness: Harness) ->
         harness.wait(harness.begun)
         code, output = harness.tool("status", "r")
         assert code == 0, output
-        assert "is at work" in output
+        assert "is running" in output
         assert "jobs: 1 running" in output
         code, output = harness.call("run", "-a", GATED, "-f", "1,2", "--workers", "1", "--detach")
         assert code == 2

@@ -206,7 +206,7 @@ def test_a_conflict_of_the_order_is_told(
     capsys.readouterr()
     assert main(["report", "o", "--log-dir", str(tmp_path / "logs")]) == 0
     assert (
-        "o:coop: 1 conflict of three and more would merge in another order"
+        "o:coop: 1 conflict of three or more agents would merge in another order"
         in capsys.readouterr().out
     )
 

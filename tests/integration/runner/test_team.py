@@ -303,7 +303,7 @@ WORDS = {
     "task_list": "## Tasks",
     "scratchpad": "## The shared folder",
     "protocol": "## Requests",
-    "auto_refresh": "in these ways is shown to you",
+    "auto_refresh": "of others are shown to you between",
     "roles": "## You lead the team",
 }
 
