@@ -134,10 +134,10 @@ def test_files_are_carried_where_the_logs_are_on_another_disk(slurm_harness: Har
     ("words", "said"),
     [
         (("--slurm", "partition=nowhere"), "invalid partition specified: nowhere"),
-        (("--slurm", "mem=9999G"), "Slurm refuses the job"),
+        (("--slurm", "mem=9999G"), "Slurm rejects the job"),
         (("--slurm", "time=soon"), "Invalid --time specification"),
         (("--slurm", "array=0-3"), "--slurm array=… is set by CooperBench itself"),
-        (("--slurm", "cpu"), "is no list of key=value"),
+        (("--slurm", "cpu"), "is not a list of key=value"),
         (("--ray-address", "auto"), "--ray-address is not for --executor slurm"),
     ],
 )
