@@ -79,6 +79,7 @@ def test_both_names_are_installed() -> None:
         (["run", "--setting", "duo"], "invalid choice: 'duo'"),
         (["eval"], "the following arguments are required: -n/--name"),
         (["run", "-n", "../x", "-a", "nop"], "is not a valid experiment name"),
+        (["run", "-n", "", "-a", "nop"], "'' is not a valid experiment name"),
         (["run", "-a", "nope", "-n", "x"], "no agent 'nope'"),
         (
             ["run", "-n", "x", "-a", "nop,nop", "--setting", "solo"],
