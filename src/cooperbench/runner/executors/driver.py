@@ -125,7 +125,8 @@ class Driver:
                 config.paths.archive(pair, config.setting)
 
     def _handle_events(self) -> None:
-        for job, event in self._cluster.events(self._active):
+        # A copy: handling an event may remove its job.
+        for job, event in self._cluster.events(list(self._active)):
             if job in self._active:
                 self._handle_event(job, event)
 

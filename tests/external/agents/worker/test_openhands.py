@@ -215,7 +215,7 @@ def test_words_without_an_action_end_the_conversation(tmp_path: Path, server: Mo
     ("config", "said"),
     [
         ({"llm": {"temprature": 0, "api_key": KEY}}, "llm has no setting 'temprature'"),
-        ({"tools": ["browser"]}, "tools is a list of terminal, file_editor, task_tracker"),
+        ({"tools": ["browser"]}, "tools must be a list of terminal, file_editor, task_tracker"),
         (
             {"large": {}},
             "it may only be a mapping with agent, conversation, llm, terminal, tools",
