@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 from aiohttp import ClientSession
@@ -292,6 +293,9 @@ class Upstream:
         }
         settings.setdefault("drop_params", True)
         use_chat = settings.pop("use_chat_completions_api", True)
+        if "tools" in arguments:
+            # LiteLLM changes the schemas of tools in place, and the request is recorded later.
+            arguments = {**arguments, "tools": deepcopy(arguments["tools"])}
         if api_format == RESPONSES:
             reply = await self._litellm.aresponses(
                 **arguments, **settings, use_chat_completions_api=use_chat

@@ -27,7 +27,7 @@ def test_the_demo_shows_what_talking_saves_and_what_it_does_not(
     assert main(["demo", "--log-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "Coordination deficit: solo 7/8 − coop 6/8 = 12.5 percentage points" in out
-    assert "no model is asked" in out
+    assert "No model is used" in out
     assert f"`cooperbench view demo-coop demo-solo --log-dir {tmp_path}`" in out
     assert out.splitlines()[-1].startswith("or let a model work: `cooperbench run ")
     summary = json.loads((tmp_path / "demo-coop/summary.json").read_text())["settings"]["coop"]
