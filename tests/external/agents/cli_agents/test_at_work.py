@@ -197,7 +197,9 @@ def test_what_cannot_work_is_said_beforehand(
         CodexAgent().check_model("openai/text-embedding-3-small", None)
     for text in ("agent: {}", "model: {name: x}", "model: {model_kwargs: 3}", "3"):
         (tmp_path / "bad.yaml").write_text(text)
-        with pytest.raises(UserError, match=r"bad\.yaml: the config may only have model\.model_kwargs"):
+        with pytest.raises(
+            UserError, match=r"bad\.yaml: the config may only have model\.model_kwargs"
+        ):
             CodexAgent().check(tmp_path / "bad.yaml", [], "coop")
     monkeypatch.setenv("COOPERBENCH_DATA_DIR", str(tmp_path / "empty"))
     with pytest.raises(
