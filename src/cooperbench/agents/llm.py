@@ -516,11 +516,15 @@ def _cost_of(response: Any, model: str) -> float | None:
 
 
 @lru_cache(maxsize=1000)
-def _is_unknown(model: str, replied_as: str | None, known_prices: int) -> bool:  # noqa: ARG001
-    """Return whether LiteLLM has no price.
+def _is_unknown(
+    model: str,
+    replied_as: str | None,
+    known_prices: int,  # noqa: ARG001  # part of the cache key
+) -> bool:
+    """Return whether LiteLLM has no price for a model.
 
-    Finding none takes LiteLLM twice as long as finding one. `known_prices` is the length of its
-    list: agents may add prices.
+    The answer is cached because a failed lookup takes twice as long as a successful one.
+    `known_prices` is the number of prices in LiteLLM's list, which agents may extend.
     """
     litellm = load_litellm()
     usage = litellm.Usage(prompt_tokens=1, completion_tokens=1, total_tokens=2)
