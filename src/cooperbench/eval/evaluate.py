@@ -20,11 +20,11 @@ from cooperbench.eval.evaluation_records import (
 from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.references import References
-from cooperbench.eval.suspicious_lines import find_suspicious_lines
+from cooperbench.eval.review_notes import find_review_notes
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import AgentSlot, Feature, MergeResult, Pair, Setting, agent_slots
-from cooperbench.records.evaluation import Evaluation, Suspicion, TestTotals
+from cooperbench.records.evaluation import Evaluation, ReviewNote, Suspicion, TestTotals
 
 _UNCONFIRMED = "the tests pass as well where they must fail (canary)"
 
@@ -127,7 +127,8 @@ def evaluate_pair(
         record = replace_fields(
             record,
             canary=confirmations if canary else "off",
-            suspicious=_find_suspicions(applied, unconfirmed),
+            suspicious=_list_suspicions(unconfirmed),
+            review_notes=_collect_review_notes(applied),
         )
     outputs = _collect_outputs(runs.alone)
     if setting == "solo":
@@ -250,12 +251,15 @@ def _add_lead(record: Evaluation, lead: TestTotals) -> Evaluation:
     return replace_fields(record, integrated_by_lead=integrated, lead=lead)
 
 
-def _find_suspicions(applied: Mapping[str, Applied], unconfirmed: Iterable[int]) -> list[Suspicion]:
-    suspicions = []
+def _list_suspicions(unconfirmed: Iterable[int]) -> list[Suspicion]:
+    return [Suspicion(reason="canary", feature=number) for number in sorted(unconfirmed)]
+
+
+def _collect_review_notes(applied: Mapping[str, Applied]) -> list[ReviewNote]:
+    notes = []
     for agent_id, applied_patch in applied.items():
-        suspicions += find_suspicious_lines(applied_patch.patch, agent_id)
-    suspicions += [Suspicion(reason="canary", feature=number) for number in sorted(unconfirmed)]
-    return suspicions
+        notes += find_review_notes(applied_patch.patch, agent_id)
+    return notes
 
 
 def _collect_outputs(subjects: Mapping[str, Runs]) -> dict[tuple[str, int], str]:

@@ -60,6 +60,7 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(_failure_lines(pair)))
     remarks = [f"suspicious: {text}" for text in pair.suspicious_texts]
+    remarks += [f"review note: {text}" for text in pair.review_note_texts]
     if pair.unsound:
         remarks.insert(0, f"unsound: {pair.unsound_text}")
     if remarks:

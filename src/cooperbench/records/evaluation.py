@@ -104,11 +104,20 @@ class ReferenceOutcome(msgspec.Struct, kw_only=True, frozen=True):
     error: str | None
 
 
+class ReviewNote(msgspec.Struct, kw_only=True, frozen=True):
+    """A line of an agent's patch that reaches for the test process. It decides nothing."""
+
+    agent: str
+    path: str
+    line: int
+    text: str
+
+
 class Suspicion(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Evidence that the tests may not have decided the verdict."""
+    """A failed confirmation: the tests may not have decided the verdict."""
 
     reason: str
-    """`test_process` (a line that interferes with the test process) or `canary`."""
+    """`canary`. In older files also `test_process`, which is a `ReviewNote` today."""
     agent: str | None = None
     path: str | None = None
     line: int | None = None
@@ -130,7 +139,7 @@ class Evaluation(Record, kw_only=True, frozen=True):
         (
             *("error", "no_reference", "merged", "individual_success", "merge_success"),
             *("overall_success", "overall_success_strict", "integrated_by_lead", "lead"),
-            *("canary", "suspicious"),
+            *("canary", "suspicious", "review_notes"),
         )
     )
 
@@ -163,6 +172,9 @@ class Evaluation(Record, kw_only=True, frozen=True):
     canary: dict[int, str] | str | None = None
     """For each feature whether a canary confirmed the success; or `off`."""
     suspicious: list[Suspicion] | None = None
+    """Confirmations that failed."""
+    review_notes: list[ReviewNote] | None = None
+    """Lines that a person may want to read."""
     eval_network: str
     """Requested network policy: `auto`, `none` or `public`."""
     network: str | None

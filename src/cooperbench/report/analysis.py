@@ -75,6 +75,9 @@ class RateRow:
     order_conflicts: int
     """Number of groups of three or more that conflict but would merge in another order."""
     suspicious: int
+    """Number of pairs with a failed confirmation."""
+    review_notes: int
+    """Number of pairs with a line that a person may want to read."""
     cost: float
     unpriced_calls: int
     """Number of calls to models without a known price. The cost does not include them."""
@@ -261,6 +264,7 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         sound_rates=_rates(side.setting, sound, method) if has_unsound else {},
         order_conflicts=len([pair for pair in pairs if _merges_in_another_order(pair)]),
         suspicious=len([pair for pair in pairs if pair.suspicious]),
+        review_notes=len([pair for pair in pairs if pair.review_notes]),
         cost=sum(pair.cost for pair in pairs),
         unpriced_calls=usage.unpriced_calls,
         steps=sum(agent.steps for agent in agents),

@@ -16,7 +16,13 @@ from cooperbench import records
 from cooperbench.models import Message, Setting
 from cooperbench.records.conversation import Conversation as ConversationRecord
 from cooperbench.records.conversation import ConversationMessage
-from cooperbench.records.evaluation import AgentEvaluation, Evaluation, MergeEvaluation, Suspicion
+from cooperbench.records.evaluation import (
+    AgentEvaluation,
+    Evaluation,
+    MergeEvaluation,
+    ReviewNote,
+    Suspicion,
+)
 from cooperbench.records.result import AgentResult, PairResult
 from cooperbench.records.trajectory import Step, Trajectory, read_journal
 from cooperbench.storage import PairPaths, read_bytes
@@ -80,6 +86,8 @@ VERDICTS: Mapping[str, str] = {
     "strict": "overall, and without a textual conflict",
 }
 
+_REVIEW_NOTE_REASON = "test_process"
+"""Reason of entries of `suspicious` in older files that are review notes today."""
 _SOLO_MEANINGS = {
     "individual": "the agent's patch passes the tests of all its features",
     "overall": "the same as individual: a single patch is not merged",
@@ -248,13 +256,31 @@ class PairData:
 
     @property
     def suspicious(self) -> list[Suspicion]:
-        """Evidence that the tests may not have decided the verdict."""
+        """Failed confirmations: the tests may not have decided the verdict."""
+        return [entry for entry in self._suspicions if entry.reason != _REVIEW_NOTE_REASON]
+
+    @property
+    def _suspicions(self) -> list[Suspicion]:
+        """Entries of `suspicious` in eval.json; in older files some are review notes."""
         return (self._verdict.suspicious or []) if self._verdict else []
 
     @property
     def suspicious_texts(self) -> list[str]:
         """One line for each entry of `suspicious`."""
         return [_suspicious_text(suspicion) for suspicion in self.suspicious]
+
+    @property
+    def review_notes(self) -> list[ReviewNote]:
+        """Lines of patches that a person may want to read."""
+        notes = list((self._verdict.review_notes or []) if self._verdict else [])
+        older = [entry for entry in self._suspicions if entry.reason == _REVIEW_NOTE_REASON]
+        notes += [_review_note(entry) for entry in older]
+        return notes
+
+    @property
+    def review_note_texts(self) -> list[str]:
+        """One line for each entry of `review_notes`."""
+        return [f"{note.agent} {note.path}:{note.line}: {note.text}" for note in self.review_notes]
 
     @property
     def network(self) -> str | None:
@@ -420,7 +446,13 @@ def _message(position: int, message: ConversationMessage) -> SentMessage:
 
 
 def _suspicious_text(suspicion: Suspicion) -> str:
-    if suspicion.reason == "canary":
-        return f"the tests of feature {suspicion.feature} do not fail where they must"
-    location = f"{suspicion.path}:{suspicion.line}"
-    return f"{suspicion.agent} interferes with the test process at {location}: {suspicion.text}"
+    return f"the tests of feature {suspicion.feature} do not fail where they must"
+
+
+def _review_note(suspicion: Suspicion) -> ReviewNote:
+    return ReviewNote(
+        agent=suspicion.agent or "",
+        path=suspicion.path or "",
+        line=suspicion.line or 0,
+        text=suspicion.text or "",
+    )

@@ -144,6 +144,9 @@ def _state_lines(row: RateRow) -> Iterator[str]:
     if row.suspicious:
         pairs = plural(row.suspicious, "suspicious pair")
         yield f"{pairs}: the tests may not have decided (evidence: eval.json, page)"
+    if row.review_notes:
+        pairs = plural(row.review_notes, "pair")
+        yield f"{pairs} with review notes: lines that reach for the test process (eval.json, page)"
 
 
 def _pairs_without_reference(analysis: Analysis) -> list[str]:

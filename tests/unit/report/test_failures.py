@@ -76,7 +76,7 @@ def test_unknown_errors_show_the_end_of_the_output(error: str) -> None:
         ("capability", "agent1: AssertionError in test_edge"),
         ("integration", "merged: AssertionError in test_edge"),
         ("conflict", "conflict in src/app.py; union merge: AssertionError in test_edge"),
-        ("suspicious", "agent1 interferes with the test process at src/app.py:3: os._exit(0)"),
+        ("suspicious", "the tests of feature 2 do not fail where they must"),
         ("error", "the sandbox did not start"),
         ("killed", ""),
     ],

@@ -28,7 +28,7 @@ from cooperbench.text import head_and_tail
 MAX_CHARACTERS = 12_000
 """Characters of one text of a trajectory, for example the output of a command."""
 MAX_FILE_CHARACTERS = 60_000
-_MAX_SUSPICION_CHARACTERS = 500
+_MAX_NOTE_CHARACTERS = 500
 _MAX_TASKS = 100
 _CUT_NOTE = "\n[… {cut} characters left out; the whole is in the logs …]\n"
 _SHOWN_FILES = frozenset(
@@ -149,6 +149,7 @@ class PairDetail(msgspec.Struct, kw_only=True, frozen=True):
     failures: list[FailedTests]
     unsound: str
     suspicious: list[str]
+    review_notes: list[str]
     problems: list[str]
     agents: list[AgentRow]
     entries: list[Entry]
@@ -189,7 +190,8 @@ def pair_detail(pair: PairData) -> PairDetail:
         seconds=round(pair.duration_seconds, 1),
         failures=failed_tests(pair),
         unsound=pair.unsound_text,
-        suspicious=[cut(text, _MAX_SUSPICION_CHARACTERS) for text in pair.suspicious_texts],
+        suspicious=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.suspicious_texts],
+        review_notes=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.review_note_texts],
         problems=problems,
         agents=[_agent_row(pair, agent_id) for agent_id in pair.agent_ids],
         entries=_entries(pair, files, timeline),

@@ -181,6 +181,7 @@ function notes(detail) {
     detail.error,
     detail.unsound && `unsound: ${detail.unsound}`,
     ...detail.suspicious.map((text) => `suspicious: ${text}`),
+    ...detail.review_notes.map((text) => `review note: ${text}`),
     ...detail.problems,
   ];
   const unique = [...new Set(lines.filter(Boolean))];

@@ -1,13 +1,17 @@
-"""Lines of a patch that interfere with the test process: evidence for people, not for verdicts."""
+"""Lines of a patch that reach for the test process, which a person may want to read.
+
+Honest code has such lines too: a command-line program calls `sys.exit`. So they are notes for a
+review. Whether tests decided a verdict is what confirmations are for.
+"""
 
 from __future__ import annotations
 
 import re
 
 from cooperbench.diff import new_lines
-from cooperbench.records.evaluation import Suspicion
+from cooperbench.records.evaluation import ReviewNote
 
-_MAX_LINES = 50
+_MAX_NOTES = 50
 _MAX_LINE_LENGTH = 200
 # Each pattern takes time linear in the length of a line, which can have megabytes.
 _PATTERNS = {
@@ -57,27 +61,26 @@ _PATTERNS = {
 """By the ending of a file: code that reaches for the test process."""
 
 
-def find_suspicious_lines(patch: bytes, agent_id: str | None = None) -> list[Suspicion]:
-    """Return the suspicious lines that a patch adds, at most 50."""
-    suspicions: list[Suspicion] = []
+def find_review_notes(patch: bytes, agent_id: str) -> list[ReviewNote]:
+    """Return a note for each line of that kind that a patch adds, at most 50."""
+    notes: list[ReviewNote] = []
     for line in new_lines(patch):
         pattern = _pattern_for(line.path)
         if not line.added or pattern is None:
             continue
         text = line.content.decode("utf-8", "replace")
         if pattern.search(text):
-            suspicions.append(
-                Suspicion(
-                    reason="test_process",
+            notes.append(
+                ReviewNote(
                     agent=agent_id,
                     path=line.path,
                     line=line.number,
                     text=text.strip()[:_MAX_LINE_LENGTH],
                 )
             )
-        if len(suspicions) == _MAX_LINES:
+        if len(notes) == _MAX_NOTES:
             break
-    return suspicions
+    return notes
 
 
 def _pattern_for(path: str) -> re.Pattern[str] | None:
