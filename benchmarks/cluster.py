@@ -127,7 +127,7 @@ def on_ray(words: list[str], environment: dict[str, str]) -> tuple[float, float]
             cluster.add_node(num_cpus=1)
         return timed([*words, "--ray-address", cluster.address], environment)
     finally:
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+        cluster.shutdown()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ pytest_plugins = [
     "tests.support.report.page_fixtures",
 ]
 TIERS = ("unit", "integration", "external")
-settings.register_profile("steady", derandomize=True, database=None, deadline=None)
+settings.register_profile("steady", derandomize=True, database=None, deadline=None, max_examples=50)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("steady")
 

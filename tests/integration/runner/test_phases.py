@@ -172,8 +172,8 @@ def test_interrupted_when_the_last_verdict_is_there(tmp_path: Path) -> None:
     def interrupt(signals: tuple[signal.Signals, ...]) -> None:
         run = Run(tmp_path / signals[0].name)
         process = run.begin()
-        while not (run.pair / "eval.json").exists():
-            assert process.poll() is None, process.communicate()[0]
+        # On a busy machine the program may have ended before this loop sees the file.
+        while not (run.pair / "eval.json").exists() and process.poll() is None:
             time.sleep(0.001)
         for number in signals:
             process.send_signal(number)

@@ -36,7 +36,7 @@ def chat(at: At, prompt: str, *, stream: bool, token: str = "") -> Said:
             whole = client.chat.completions.create(model="any", messages=messages, tools=[tool])
             message = whole.choices[0].message
             assert whole.usage is not None
-            calls = [json.loads(one.function.arguments) for one in message.tool_calls or []]  # type: ignore[union-attr]
+            calls = [json.loads(one.function.arguments) for one in message.tool_calls or []]
             return Said(
                 message.content or "", [one["command"] for one in calls], whole.usage.prompt_tokens
             )
@@ -102,11 +102,11 @@ def gemini(at: At, prompt: str, *, stream: bool, token: str = "") -> Said:
             chunks = list(client.models.generate_content_stream(**given))
         else:
             chunks = [client.models.generate_content(**given)]
-    parts = [part for chunk in chunks for part in chunk.candidates[0].content.parts or []]  # type: ignore[index,union-attr]
+    parts = [part for chunk in chunks for part in chunk.candidates[0].content.parts or []]
     used: Any = chunks[-1].usage_metadata
     return Said(
         "".join(part.text or "" for part in parts),
-        [str(part.function_call.args["command"]) for part in parts if part.function_call],  # type: ignore[index]
+        [str(part.function_call.args["command"]) for part in parts if part.function_call],
         used.prompt_token_count,
     )
 

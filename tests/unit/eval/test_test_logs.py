@@ -168,7 +168,7 @@ def test_no_text_breaks_the_readers(output: str) -> None:
         "___ a ",
         "___ a ___\n",
         "--- FAIL: T/x (0.0s)\n",
-        "--- FAIL: " + "a/" * 20_000 + " (0.0s)\n",
+        "--- FAIL: " + "a/" * 5_000 + " (0.0s)\n",
         "Ran 1 test in 1s\n",
         "  ● x\n",
         " Tests  1 a | ",
@@ -177,14 +177,14 @@ def test_no_text_breaks_the_readers(output: str) -> None:
         "\nSUBFAIL a.py::t[ - ",
         "\nt (m.T)\n ... ",
         "\nPASS f\n  ✓ a (1 ms)",
-        "\n ✓ a > b 1ms (retry x1)" + " (retry x1)" * 20_000,
+        "\n ✓ a > b 1ms (retry x1)" + " (retry x1)" * 5_000,
         "\ntest a ... o",
         "     Running a/b-",
         "\nTraceback (most recent call last):\n  a",
     ],
 )
-def test_two_megabytes_of_junk_take_linear_time(junk: str) -> None:
-    text = junk * (2_000_000 // len(junk))
+def test_junk_takes_linear_time(junk: str) -> None:
+    text = junk * (400_000 // len(junk))
     assert read_counts(text).passed == 0
     assert len(read_outcomes(text)) <= 1
     assert len(first_error(text) or "") <= MAX_ERROR_LENGTH
