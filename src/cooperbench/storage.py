@@ -214,6 +214,8 @@ class ExperimentPaths:
         self.root = logs_dir.joinpath(*map(checked_run_name, str(run_name).split("/", 1)))
         self.config = self.root / "config.json"
         self.summary = self.root / "summary.json"
+        self.history = self.root / "history.jsonl"
+        """Every result and every verdict that the run has had."""
         self.study = self.root / "study.json"
         """The arms of an ablation, each in a folder of its own beside this file."""
         self.error_log = self.root / "errors.log"
@@ -239,6 +241,10 @@ class ExperimentPaths:
         """Return the folder of a pair whose task may not be on this machine."""
         name = "_".join(f"f{feature_id}" for feature_id in feature_ids)
         return PairPaths(self.root / setting / repo / str(task_id) / name)
+
+    def folder_name(self, pair: Pair, setting: Setting) -> str:
+        """Return the folder of a pair, relative to the run's folder: `coop/my_task/1/f1_f2`."""
+        return self.pair(pair, setting).folder.relative_to(self.root).as_posix()
 
     def archive(self, pair: Pair, setting: Setting) -> Path | None:
         """Move an earlier attempt to attempts/, in one rename.

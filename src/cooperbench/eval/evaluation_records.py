@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cooperbench._version import __version__
+from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.eval.merge_order import find_clean_order
 from cooperbench.eval.references import References
@@ -60,6 +61,8 @@ def start_record(
         references={number: _outcome_of(reference) for number, reference in recorded.items()},
         unsound=references.store.unsound_of(pair),
         key=evaluation_key(pair, patches, image.digest, options),
+        patches={agent_id: _sha256(patch) for agent_id, patch in patches.items()},
+        dataset_sha256=pair_content_sha256(pair),
         image=image.ref,
         image_digest=image.digest,
         test_timeout_seconds=tester.timeout_seconds,
@@ -80,6 +83,10 @@ def start_record(
         error=f"feature {number}: the golden patch does not pass: {reason}",
         no_reference=failed,
     )
+
+
+def _sha256(patch: bytes | None) -> str | None:
+    return None if patch is None else hashlib.sha256(patch).hexdigest()
 
 
 def _outcome_of(reference: ReferenceRecord) -> ReferenceOutcome:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from cooperbench.records.files import JsonObject, Record, to_object
 
-_NOT_IDENTITY = ("schema", "run_name", "setting", "invocations")
+_NOT_IDENTITY = ("schema", "run_name", "setting", "requested", "invocations")
 
 
 class Invocation(msgspec.Struct, kw_only=True, frozen=True):
@@ -18,6 +18,12 @@ class Invocation(msgspec.Struct, kw_only=True, frozen=True):
     time: str
     version: str
     """Version of CooperBench."""
+    run_name: str | None = None
+    """Name that the run had then; None in older files, as are the next two."""
+    pairs: int | None = None
+    """Number of pairs that the call asked for."""
+    reruns: int | None = None
+    """Number of these that already had a result and were run again."""
     subset: str | None = None
     repo: str | None = None
     task_id: int | None = None
@@ -43,16 +49,22 @@ class Invocation(msgspec.Struct, kw_only=True, frozen=True):
     mount: list[str] = msgspec.field(default_factory=list)
     gpu: str | None = None
     canary: bool = True
+    test_timeout_seconds: int | None = None
+    """None in older files."""
     auto_eval: bool = True
     record: bool = False
     force: bool = False
 
 
 class RunRecord(Record, kw_only=True, frozen=True):
-    """The configuration of a run. All but the first three fields and the calls identify it."""
+    """The configuration of a run.
+
+    All but its name, the setting, the requested pairs and the calls identify it.
+    """
 
     SCHEMA: ClassVar[str] = "cooperbench.config/1"
     SPREAD: ClassVar[str] = "other"
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("requested",))
 
     run_name: str
     setting: str
@@ -85,6 +97,10 @@ class RunRecord(Record, kw_only=True, frozen=True):
     dataset_revision: str | None
     other: JsonObject = msgspec.field(default_factory=dict)
     """Choices of another version of CooperBench; at the top level of the file."""
+    requested: dict[str, str] | None = None
+    """Every pair that the calls asked for, as its folder (`coop/my_task/1/f1_f2`), with the SHA-256
+    of its files in the dataset when it was first asked for; empty if an older version asked.
+    None if an older version made the run."""
     invocations: list[Invocation]
 
     @property

@@ -139,7 +139,7 @@ class Evaluation(Record, kw_only=True, frozen=True):
         (
             *("error", "no_reference", "merged", "individual_success", "merge_success"),
             *("overall_success", "overall_success_strict", "integrated_by_lead", "lead"),
-            *("canary", "suspicious", "review_notes"),
+            *("canary", "suspicious", "review_notes", "patches", "dataset_sha256"),
         )
     )
 
@@ -185,6 +185,11 @@ class Evaluation(Record, kw_only=True, frozen=True):
     """Features whose tests pass without the feature."""
     key: str
     """Checksum of everything that the verdict depends on."""
+    patches: dict[str, str | None] | None = None
+    """SHA-256 of each agent's patch as it was on disk, by agent id; None without a patch. Older
+    files do not have it, nor the next field."""
+    dataset_sha256: str | None = None
+    """Checksum of the pair's files in the dataset."""
     image: str
     image_digest: str
     test_timeout_seconds: int

@@ -55,6 +55,20 @@ class AgentResult(msgspec.Struct, kw_only=True, frozen=True):
     duration_seconds: float
 
 
+class RunConditions(msgspec.Struct, kw_only=True, frozen=True):
+    """Options that the agents of a pair worked under, as config.json has them."""
+
+    network: str
+    step_limit: int | None
+    cost_limit: int | float | None
+    time_limit_seconds: int | float | None
+    messaging_enabled: bool
+    git_enabled: bool
+    prompts_sha256: str | None
+    agent_config_sha256: str | None
+    replay_from: str | None
+
+
 class GitUse(msgspec.Struct, kw_only=True, frozen=True):
     """Use of the shared git remote, each count by agent."""
 
@@ -94,7 +108,9 @@ class PairResult(Record, kw_only=True, frozen=True):
     """
 
     SCHEMA: ClassVar[str] = SCHEMA
-    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("git", "team_features", "metrics"))
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(
+        ("git", "team_features", "metrics", "conditions", "dataset_sha256")
+    )
 
     status: str
     """`completed`, or `error`; empty if an older file does not say."""
@@ -129,6 +145,9 @@ class PairResult(Record, kw_only=True, frozen=True):
     image: str
     """Name of the task's image."""
     image_digest: str
+    dataset_sha256: str | None = None
+    """Checksum of the pair's files in the dataset; None in older files, as is the next field."""
+    conditions: RunConditions | None = None
     attempt: int
     """1 for the first attempt; infrastructure errors are retried."""
     started_at: str

@@ -6,7 +6,7 @@ config.json keeps it. Part of it, the identity, must stay the same within an exp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -19,12 +19,13 @@ from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.agents.model_names import with_vendor
 from cooperbench.agents.registry import uses_model
+from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, agent_slots
 from cooperbench.records import JsonObject
 from cooperbench.records.config import Invocation, RunRecord
-from cooperbench.records.result import is_finished
+from cooperbench.records.result import RunConditions, is_finished
 from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, RunOptions
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now
 from cooperbench.text import plural, printable
@@ -264,15 +265,49 @@ class RunConfig(RunOptions):
                 f"({'; '.join(differences)}); choose another name (-n) or use the same settings"
             )
 
-    def save(self) -> None:
-        """Write config.json, with this call added to its invocations."""
+    def conditions(self) -> RunConditions:
+        """Return the options that agents work under, for result.json."""
+        return msgspec.convert(self.identity(), RunConditions)
+
+    def save(self, pairs: Sequence[Pair] = (), reruns: int = 0) -> int:
+        """Write config.json, with this call added to its invocations; return the number of calls.
+
+        Args:
+            pairs: The pairs that the call asks for.
+            reruns: How many of them have a result and are run again.
+        """
         saved = self._saved_record()
-        options = self._recorded_options("invocation")
-        call = msgspec.convert({"time": utc_now(), "version": __version__, **options}, Invocation)
+        facts = {
+            "time": utc_now(),
+            "version": __version__,
+            "run_name": self.run_name,
+            "pairs": len(pairs),
+            "reruns": reruns,
+        }
+        call = msgspec.convert(facts | self._recorded_options("invocation"), Invocation)
         content = {"run_name": self.run_name, "setting": self.setting, **self.identity()}
         record = records.from_object(content | {"invocations": []}, RunRecord)
         calls = [*saved.invocations, call] if saved else [call]
-        records.write(self.paths.config, msgspec.structs.replace(record, invocations=calls))
+        requested = self._earlier_requests(saved)
+        for pair in pairs:
+            folder = self.paths.folder_name(pair, self.setting)
+            if not requested.get(folder):
+                requested[folder] = pair_content_sha256(pair)
+        record = msgspec.structs.replace(record, invocations=calls, requested=requested)
+        records.write(self.paths.config, record)
+        return len(calls)
+
+    def _earlier_requests(self, saved: RunRecord | None) -> dict[str, str]:
+        """Return the pairs that earlier calls asked for; of an older version, those on disk."""
+        if saved is None:
+            return {}
+        if saved.requested is not None:
+            return dict(saved.requested)
+        root = self.paths.root
+        folders: list[Path] = []
+        for setting in self.paths.settings_on_disk():
+            folders += sorted((root / setting).glob("*/*/f*"))
+        return {folder.relative_to(root).as_posix(): "" for folder in folders}
 
     def _saved_record(self) -> RunRecord | None:
         """Return config.json; None if the experiment is new."""

@@ -5,14 +5,18 @@ configuration → plan → executor (runs pairs and evaluates them) → summary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
+from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.eval.evaluation_files import mark_unsound
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Pair, Setting
+from cooperbench.records.config import RunRecord
+from cooperbench.records.history import update_history
+from cooperbench.records.result import is_finished
 from cooperbench.records.summary import Summary
 from cooperbench.report.summary import save_summary, spent_on_disk
 from cooperbench.retry import finish_despite_interrupts
@@ -98,29 +102,48 @@ def run_plans(
         executor_notes = executor.start(plans)
         if on_start is not None:
             on_start()
-        _save_configurations(plans)
+        calls = _save_configurations(plans)
         _begin_display(display, plans, executor_notes)
         budget = _make_budget(plans)
         try:
             executor.run(plans, display, budget)
         finally:
             summaries = finish_despite_interrupts(
-                lambda: _write_summaries(plans, budget, executor.resource_use())
+                lambda: _write_summaries(plans, calls, budget, executor.resource_use())
             )
             display.end()
         return summaries
 
 
-def _save_configurations(plans: Iterable[Plan]) -> None:
-    """Write config.json of runs; mark features in verdicts that have turned out to be unsound."""
+def _save_configurations(plans: Iterable[Plan]) -> dict[str, int]:
+    """Write config.json of runs; mark features in verdicts that have turned out to be unsound.
+
+    Returns:
+        The number of calls of `run` so far, by the names of the runs.
+    """
     store = ReferenceStore()
+    calls: dict[str, int] = {}
     for plan in plans:
         config = plan.config
+        record = records.read(config.paths.config, RunRecord)
+        calls[config.run_name] = len(record.invocations) if record else 0
+        # What an earlier call has left, if it was killed.
+        update_history(config.paths, calls[config.run_name], is_end=False)
         if not config.evaluate_only:
-            config.save()
+            calls[config.run_name] = config.save(plan.pairs, _count_reruns(plan))
             continue
         for pair in plan.pairs:
             mark_unsound(config.paths.pair(pair, config.setting), pair, store)
+    return calls
+
+
+def _count_reruns(plan: Plan) -> int:
+    """Return how many pairs are run again although they have a result."""
+    config = plan.config
+    finished = [
+        pair for pair in plan.to_run if is_finished(config.paths.pair(pair, config.setting))
+    ]
+    return len(finished)
 
 
 def _begin_display(display: Display, plans: Sequence[Plan], executor_notes: Iterable[str]) -> None:
@@ -146,9 +169,15 @@ def _make_budget(plans: Iterable[Plan]) -> Budget:
 
 
 def _write_summaries(
-    plans: Iterable[Plan], budget: Budget, resource_use: ResourceUse | None
+    plans: Iterable[Plan],
+    calls: Mapping[str, int],
+    budget: Budget,
+    resource_use: ResourceUse | None,
 ) -> dict[str, Summary]:
-    """Write summary.json of each run. The resource use is recorded with the first one."""
+    """Write history.jsonl and summary.json of each run.
+
+    The resource use is recorded with the first one.
+    """
     pairs_by_run: dict[str, dict[Setting, Sequence[Pair]]] = {}
     paths_by_run: dict[str, ExperimentPaths] = {}
     for plan in plans:
@@ -157,6 +186,7 @@ def _write_summaries(
         pairs_by_run.setdefault(name, {})[plan.config.setting] = plan.pairs
     summaries: dict[str, Summary] = {}
     for name, pairs in pairs_by_run.items():
+        update_history(paths_by_run[name], calls[name], is_end=True)
         use = None if summaries else resource_use
         summaries[name] = save_summary(paths_by_run[name], pairs, budget.record(), use)
     return summaries

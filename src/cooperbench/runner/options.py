@@ -373,7 +373,6 @@ class RunOptions:
             ("--test-timeout",),
             "timeout of one test run",
             metavar="SECONDS",
-            recorded=None,
         ),
         default=600,
     )

@@ -20,6 +20,7 @@ from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import AgentSession
+from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.errors import (
     AgentFailure,
     InfraError,
@@ -86,6 +87,7 @@ def run_pair(config: RunConfig, pair: Pair, services: Services, attempt: int) ->
     team = make_team(config, pair, paths, services)
     pair_run = PairRun(config, pair, paths, services, team, services.sandboxes.image(pair.task))
     started_at, started = utc_now(), time.monotonic()
+    dataset_sha256 = pair_content_sha256(pair)
     try:
         base_commit, agents = pair_run.run_agents()
         works = [
@@ -114,6 +116,8 @@ def run_pair(config: RunConfig, pair: Pair, services: Services, attempt: int) ->
         backend=config.backend,
         image=pair_run.image.ref,
         image_digest=pair_run.image.digest,
+        dataset_sha256=dataset_sha256,
+        conditions=config.conditions(),
         attempt=attempt,
         started_at=started_at,
         ended_at=utc_now(),
