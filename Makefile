@@ -8,7 +8,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
-.PHONY: help install demo test lint types unit integration external chaos format bench size clean
+.PHONY: help install demo test lint types unit integration external chaos coverage package format bench size clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make test      lint, types, unit tests and integration tests"
 	@echo "make unit      only the unit tests: no sandboxes, no services"
 	@echo "make external  the tests with container engines, npm agents, clusters, cloud clients and a browser"
+	@echo "make coverage  the lines of each package that unit and integration tests run"
+	@echo "make package   build the package, install its wheel in a clean environment and run the demo from it"
 	@echo "make bench     the measurements of benchmarks/, as tables"
 	@echo "make chaos     an hour of faults against real runs; SECONDS=600 for ten minutes of it"
 	@echo "make size      lines and files of each package, and what makes the code hard to read"
@@ -48,6 +50,18 @@ integration external: $(VENV)/.dev
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.external.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+
+coverage: $(VENV)/.dev
+	$(PYTEST) --cov --cov-report=json:build/coverage.json tests/unit tests/integration
+	$(BIN)/python .ci/coverage_by_package.py build/coverage.json
+
+package: $(VENV)/.dev
+	rm -rf dist build/clean
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/clean && COOPERBENCH_CACHE_DIR=$$PWD/cache bin/cooperbench demo
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
