@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from cooperbench.eval.base_commit import Base, base_folder, load_base, read_base
 from cooperbench.eval.conditions import Conditions
 from cooperbench.eval.dependency_layer import make_dependency_layer
+from cooperbench.eval.fail_fast import change_runner
 from cooperbench.eval.protected_files import FeaturePaths, feature_paths
 from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.test_runs import TestRun, run_tests
@@ -32,6 +34,7 @@ SPARE_SECONDS = 300
 _MAX_KEPT_OUTPUT = 1_000_000
 """Maximum output, in characters, of a run that is kept in memory for the same question."""
 _REMOVAL_THREADS = 2
+_MAX_SUITE_THREADS = 1000
 
 
 class PatchTester:
@@ -50,6 +53,8 @@ class PatchTester:
         self._runs: SingleFlight[tuple[Feature, str, Conditions], TestRun] = SingleFlight()
         # Some backends need seconds to remove a sandbox, and no test has to wait for that.
         self._removals = sandboxes.pool(_REMOVAL_THREADS, "removal")
+        # It has a thread for each evaluation that runs suites, and starts them when needed.
+        self._suite_runs = sandboxes.pool(_MAX_SUITE_THREADS, "suite")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -98,18 +103,44 @@ class PatchTester:
         patch: bytes | None,
         conditions: Conditions,
         tests: bytes | None = None,
+        runner: bytes | None = None,
     ) -> TestRun:
-        """Run a feature's tests, or other `tests`, in a new sandbox; without a patch, on the base.
+        """Run a feature's tests in a new sandbox; without a patch, on the base.
 
-        After an infrastructure error it runs again in another sandbox.
+        `tests` and `runner` take the place of the feature's tests and of the image's runner. After
+        an infrastructure error it runs again in another sandbox.
         """
         hidden_tests = feature.tests.read_bytes() if tests is None else tests
 
         def attempt(_: int) -> TestRun:
             with self._sandbox_for_tests(feature.task, conditions) as sandbox:
-                return run_tests(sandbox, hidden_tests, patch, self.timeout_seconds, conditions.env)
+                return run_tests(
+                    sandbox,
+                    hidden_tests,
+                    patch,
+                    self.timeout_seconds,
+                    conditions.env,
+                    runner=runner,
+                )
 
         return with_retries(attempt, self.stop)
+
+    def run_suites(
+        self, feature: Feature, patch: bytes, conditions: Conditions, suites: Sequence[bytes]
+    ) -> list[TestRun]:
+        """Run a patch with several suites at the same time, each in a new sandbox.
+
+        Runners do not stop at the first failure.
+        """
+        runner = change_runner(feature.task.runner_script.read_bytes())
+        run_suite = partial(self.run, feature, patch, conditions, runner=runner)
+        # The calling thread runs the first one, so that no pool can be exhausted by waiting.
+        futures = [self._suite_runs.submit(run_suite, suite) for suite in suites[1:]]
+        try:
+            first_run = run_suite(suites[0])
+        finally:
+            wait(futures)
+        return [first_run, *(future.result() for future in futures)]
 
     @contextmanager
     def _sandbox_for_tests(self, task: Task, conditions: Conditions) -> Iterator[Sandbox]:

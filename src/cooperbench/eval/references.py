@@ -14,24 +14,35 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from random import SystemRandom
 
 from msgspec.structs import replace
 
 from cooperbench.diff import new_lines
 from cooperbench.errors import CooperBenchError
-from cooperbench.eval.canary import Canary, new_canaries
+from cooperbench.eval.canaries import Suite, new_suites
 from cooperbench.eval.conditions import Conditions, conditions_to_try
+from cooperbench.eval.confirmation import (
+    Disagreement,
+    are_useful,
+    find_disagreement,
+    keep_stable,
+    record_golden_run,
+)
 from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference_store import ReferenceStore, conditions_of, features_of, key_of
 from cooperbench.eval.test_runs import TestRun, not_run
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import EvalNetwork, Feature, Pair, Task
-from cooperbench.records.reference import CanaryRecord, ReferenceRecord
+from cooperbench.records.evaluation import Confirmation
+from cooperbench.records.reference import ReferenceRecord, SuiteRecord
 from cooperbench.retry import SingleFlight
 from cooperbench.storage import utc_now
 
 _ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
+
+_NO_SUITE = "no version of the tests that must fail does so with the golden patch"
 
 
 def _ignore_note(_text: str) -> None:
@@ -55,7 +66,8 @@ class References:
         self._conditions = conditions_to_try(tester.capabilities, policy)
         self._work: SingleFlight[tuple[Feature, str], None] = SingleFlight()
         self._references: dict[Feature, ReferenceRecord] = {}
-        self._stable_canaries: SingleFlight[Feature, Canary] = SingleFlight()
+        self._confirmations: SingleFlight[tuple[Feature, str], Confirmation] = SingleFlight()
+        self._stable_suites: SingleFlight[tuple[Feature, int], SuiteRecord] = SingleFlight()
         self._lock = threading.Lock()
         self._needs_more: set[Task] = set()
         """Tasks with a golden patch that does not pass under the strictest conditions."""
@@ -124,54 +136,86 @@ class References:
         self._work.get((feature, "again"), run_again)
         return self._references[feature]
 
-    def confirm(self, feature: Feature, patch: bytes) -> str:
-        """Run the tests with a patch once more, after changing some of them so that they must fail.
+    def confirm(self, feature: Feature, patch: bytes, tree: str) -> Confirmation:
+        """Run a patch, which has passed the tests, with two confirmation suites.
 
-        Returns:
-            `confirmed`, `suspicious`, or why a canary is impossible.
+        `tree` is the id of the git tree that the patch leads to. An equal patch is not run again.
         """
-        self._work.get((feature, "canary"), partial(self._find_canary, feature))
+        key = (feature, tree)
+        return self._confirmations.get(key, partial(self._confirm, feature, patch))
+
+    def _confirm(self, feature: Feature, patch: bytes) -> Confirmation:
+        self._work.get((feature, "suites"), partial(self._find_suites, feature))
         reference = self._references[feature]
-        canary = _canary_of(reference)
-        if not canary.tests:
-            return "none that can be put into these tests fails with the golden patch"
-        tests = canary.tests.encode("latin-1")
+        suites = reference.suites or []
+        if not suites:
+            return Confirmation(outcome="impossible", detail=_NO_SUITE)
         conditions = conditions_of(reference)
-        run = self.tester.run(feature, patch, conditions, tests)
-        if canary.agrees(run, reference.flaky_tests):
-            return "confirmed"
-        stable = self._stable_canaries.get(feature, partial(self._find_stable_canary, feature))
-        # Never retry if a test passed that must fail.
-        if run.success or any(run.outcomes.get(test) == "passed" for test in stable.failed):
-            return "suspicious"
-        if not stable.agrees(run, reference.flaky_tests):
-            run = self.tester.run(feature, patch, conditions, tests)
-        return "confirmed" if stable.agrees(run, reference.flaky_tests) else "suspicious"
+        tests = [suite.tests.encode("latin-1") for suite in suites]
+        runs = self.tester.run_suites(feature, patch, conditions, tests)
+        disagreement = None
+        for index, run in enumerate(runs):
+            disagreement = disagreement or self._find_disagreement(feature, patch, index, run)
+        return Confirmation(
+            outcome="suspicious" if disagreement else "confirmed",
+            kind=suites[0].kind,
+            tests=suites[0].tests_total,
+            tests_with_decoys=min(suite.tests_with_decoys for suite in suites),
+            detail=disagreement.reason if disagreement else None,
+        )
 
-    def _find_canary(self, feature: Feature) -> None:
-        """Record the first canary that works with the golden patch, or an empty one."""
-        if self.get(feature).canary is not None:
-            return
-        canary = Canary()
-        with TreeStore(self.tester.base(feature.task)) as store:
-            for candidate in new_canaries(feature, store):
-                tried = self._try_canary(feature, candidate)
-                if tried:
-                    canary = tried
-                    break
-        record = _canary_record(canary)
-        self._update(feature, lambda reference: replace(reference, canary=record))
-
-    def _find_stable_canary(self, feature: Feature) -> Canary:
-        """Run the canary once more: tests that do not end the same way are not required."""
-        canary = _canary_of(self._references[feature])
-        return canary.common_with(self._try_canary(feature, canary) or canary)
-
-    def _try_canary(self, feature: Feature, canary: Canary) -> Canary | None:
+    def _find_disagreement(
+        self, feature: Feature, patch: bytes, index: int, run: TestRun
+    ) -> Disagreement | None:
+        """Compare a confirmation run with the golden patch; repeat it if tests may be flaky."""
         reference = self._references[feature]
-        tests = canary.tests.encode("latin-1")
-        run = self._run_golden(feature, conditions_of(reference), tests)
-        return canary.tried(run, reference)
+        assert reference.suites
+        suite = reference.suites[index]
+        disagreement = find_disagreement(suite, run, reference.flaky_tests)
+        # Never retry if a test passed that must fail.
+        if disagreement is None or disagreement.decoy_passed:
+            return disagreement
+        key = (feature, index)
+        stable = self._stable_suites.get(key, partial(self._find_stable_suite, feature, suite))
+        disagreement = find_disagreement(stable, run, reference.flaky_tests)
+        if disagreement is None or disagreement.decoy_passed:
+            return disagreement
+        tests = [suite.tests.encode("latin-1")]
+        (second_run,) = self.tester.run_suites(feature, patch, conditions_of(reference), tests)
+        return find_disagreement(stable, second_run, reference.flaky_tests)
+
+    def _find_suites(self, feature: Feature) -> None:
+        """Record the first two suites that work with the golden patch; if there are none, that."""
+        if self.get(feature).suites is not None:
+            return
+        recorded: list[SuiteRecord] = []
+        with TreeStore(self.tester.base(feature.task)) as store:
+            for suites in new_suites(feature, store, SystemRandom()):
+                tried = self._try_suites(feature, suites)
+                if are_useful(tried):
+                    recorded = [suite for suite in tried if suite]
+                    break
+        self._update(feature, lambda reference: replace(reference, suites=recorded))
+
+    def _try_suites(self, feature: Feature, suites: Sequence[Suite]) -> list[SuiteRecord | None]:
+        """Run the golden patch with suites and record the outcomes; None for a useless suite."""
+        runs = self._run_golden_on_suites(feature, [suite.tests for suite in suites])
+        reference = self._references[feature]
+        own_tests = _own_tests(feature)
+        recorded = []
+        for suite, run in zip(suites, runs, strict=True):
+            recorded.append(record_golden_run(suite, run, reference, own_tests))
+        return recorded
+
+    def _find_stable_suite(self, feature: Feature, record: SuiteRecord) -> SuiteRecord:
+        """Run the golden patch again: tests that do not end the same way are not compared."""
+        (run,) = self._run_golden_on_suites(feature, [record.tests.encode("latin-1")])
+        return keep_stable(record, run)
+
+    def _run_golden_on_suites(self, feature: Feature, suites: Sequence[bytes]) -> list[TestRun]:
+        conditions = conditions_of(self._references[feature])
+        golden = self._apply_golden(feature).patch
+        return self.tester.run_suites(feature, golden, conditions, suites)
 
     def measure(self, feature: Feature, repeat: int = 1) -> ReferenceRecord:
         """Run golden patch and base now, each `repeat` times, and save the result."""
@@ -249,10 +293,8 @@ class References:
             return Applied("failed", error="tests.patch does not apply")
         return golden
 
-    def _run_golden(
-        self, feature: Feature, conditions: Conditions, tests: bytes | None = None
-    ) -> TestRun:
-        return self.tester.run(feature, self._apply_golden(feature).patch, conditions, tests)
+    def _run_golden(self, feature: Feature, conditions: Conditions) -> TestRun:
+        return self.tester.run(feature, self._apply_golden(feature).patch, conditions)
 
     def _make_reference(
         self, feature: Feature, conditions: Conditions, run: TestRun
@@ -357,28 +399,3 @@ def _sometimes_failed(runs: Sequence[TestRun]) -> set[str]:
     for run in runs:
         failures.update(test for test, outcome in run.outcomes.items() if outcome == "failed")
     return {test for test, number in failures.items() if number < len(runs)}
-
-
-def _canary_of(reference: ReferenceRecord) -> Canary:
-    record = reference.canary
-    if record is None:
-        return Canary()
-    return Canary(
-        tests=record.tests,
-        changed=tuple(record.changed),
-        failed=tuple(record.failed),
-        passed=tuple(record.passed),
-        passed_count=record.passed_count,
-        failed_count=record.failed_count,
-    )
-
-
-def _canary_record(canary: Canary) -> CanaryRecord:
-    return CanaryRecord(
-        tests=canary.tests,
-        changed=list(canary.changed),
-        failed=list(canary.failed),
-        passed=list(canary.passed),
-        passed_count=canary.passed_count,
-        failed_count=canary.failed_count,
-    )

@@ -41,6 +41,8 @@ cannot change it while it runs; and a bash that other processes may not trace st
 a bash does not read BASH_ENV by itself.
 A killed runner ends with 1. So a backend can tell it from a sandbox that was killed from outside.
 """
+_CHANGED_RUNNER = f"{PATCHES_DIR}/runner.sh"
+_CHANGED_RUNNER_WRAPPER = RUNNER_WRAPPER.replace('. "$0"', f". {_CHANGED_RUNNER}")
 _KILLED = 137
 _OUTPUT_LIMIT = 8_000_000
 
@@ -164,7 +166,7 @@ def not_run(reason: str) -> TestRun:
     )
 
 
-def run_tests(  # noqa: PLR0913  # the last two are rarely needed
+def run_tests(  # noqa: PLR0913  # the last three are rarely needed
     sandbox: Sandbox,
     tests: bytes,
     patch: bytes | None,
@@ -172,13 +174,19 @@ def run_tests(  # noqa: PLR0913  # the last two are rarely needed
     env: Mapping[str, str] | None = None,
     *,
     last: bool = True,
+    runner: bytes | None = None,
 ) -> TestRun:
     """Run hidden tests with a patch; without one, on the base commit.
 
-    With `last`, this is the last command in the sandbox.
+    With `last`, this is the last command in the sandbox. `runner` is a script that takes the place
+    of the image's runner.sh.
     """
+    wrapper = RUNNER_WRAPPER
+    if runner is not None:
+        sandbox.write_file(_CHANGED_RUNNER, runner)
+        wrapper = _CHANGED_RUNNER_WRAPPER
     sandbox.write_file(f"{PATCHES_DIR}/{TESTS_NAME}", tests)
-    argv = ["bash", "-c", RUNNER_WRAPPER, RUNNER, TESTS_NAME]
+    argv = ["bash", "-c", wrapper, RUNNER, TESTS_NAME]
     if patch:
         sandbox.write_file(f"{PATCHES_DIR}/{_FEATURE_NAME}", patch)
         argv.append(_FEATURE_NAME)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
 
 from cooperbench.records.errors import PairError
-from cooperbench.records.files import Record
+from cooperbench.records.files import JsonObject, Record
 
 SCHEMA = "cooperbench.eval/1"
 
@@ -113,17 +114,39 @@ class ReviewNote(msgspec.Struct, kw_only=True, frozen=True):
     text: str
 
 
+class Confirmation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Whether confirmation runs agree that one patch passes the tests of one feature.
+
+    They have versions of the hidden tests that must fail, among the tests that must pass.
+    """
+
+    outcome: str
+    """`confirmed`, `suspicious`, or `impossible` if no version of the tests must fail."""
+    kind: str | None = None
+    """`copies`, `in_place` or `added`: how tests that must fail were made."""
+    tests: int | None = None
+    """Number of hidden tests of the feature."""
+    tests_with_decoys: int | None = None
+    """Number of hidden tests of which there is a version that must fail."""
+    detail: str | None = None
+    """Why the success is not confirmed, on one line."""
+
+
 class Suspicion(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A failed confirmation: the tests may not have decided the verdict."""
 
     reason: str
     """`canary`. In older files also `test_process`, which is a `ReviewNote` today."""
     agent: str | None = None
+    """Agent whose patch interferes with the tests; None if that is not known."""
     path: str | None = None
     line: int | None = None
     text: str | None = None
+    """What the confirmation run showed."""
     feature: int | None = None
-    """Feature whose tests passed although they had to fail."""
+    """Feature whose tests did not end as they do with the golden patch."""
+    subject: str | None = None
+    """The patch that was tested: an agent's id, `merged` or `lead`; None in older files."""
 
 
 class Evaluation(Record, kw_only=True, frozen=True):
@@ -169,8 +192,9 @@ class Evaluation(Record, kw_only=True, frozen=True):
     """Only in setting team: the lead's patch alone passes all tests."""
     lead: TestTotals | None = None
     """Only in setting team: the lead's patch against the tests of the members' features."""
-    canary: dict[int, str] | str | None = None
-    """For each feature whether a canary confirmed the success; or `off`."""
+    canary: dict[str, dict[int, Confirmation]] | str | None = None
+    """Confirmations of successes, by patch (an agent's id, `merged` or `lead`) and feature; or
+    `off`."""
     suspicious: list[Suspicion] | None = None
     """Confirmations that failed."""
     review_notes: list[ReviewNote] | None = None
@@ -198,6 +222,17 @@ class Evaluation(Record, kw_only=True, frozen=True):
     version: str
     """Version of CooperBench that wrote the file."""
 
+    @classmethod
+    def from_file(cls, content: JsonObject) -> JsonObject:
+        """Return the content of a file, of this or an older version, arranged as the fields are."""
+        fields = super().from_file(content)
+        answers = fields.get("canary")
+        if isinstance(answers, dict) and all(
+            isinstance(answer, str) for answer in answers.values()
+        ):
+            return fields | {"canary": _confirmations_of_older_file(fields, answers)}
+        return fields
+
     @property
     def is_completed(self) -> bool:
         """Whether there is a verdict. Older files have no status."""
@@ -210,6 +245,42 @@ class Evaluation(Record, kw_only=True, frozen=True):
         if subject == "lead":
             return self.lead
         return self.agents.get(subject)
+
+    @property
+    def unconfirmed_successes(self) -> list[tuple[str, int]]:
+        """Patch and feature of each success that no confirmation run supports."""
+        confirmations = self.canary if isinstance(self.canary, dict) else {}
+        unconfirmed = []
+        for subject in (*self.agents, "merged", "lead"):
+            totals = self.totals_of(subject)
+            if totals is None or not totals.success:
+                continue
+            for feature in totals.features:
+                confirmation = confirmations.get(subject, {}).get(feature)
+                if confirmation is None or confirmation.outcome != "confirmed":
+                    unconfirmed.append((subject, feature))
+        return unconfirmed
+
+
+def _confirmations_of_older_file(fields: JsonObject, answers: Mapping[str, str]) -> JsonObject:
+    """Return the answers of an older file, one for each feature, as confirmations by patch.
+
+    There, an answer stands for all patches that were tested for the feature.
+    """
+    confirmations: JsonObject = {}
+    for subject, totals in {**fields.get("agents", {}), "merged": fields.get("merged")}.items():
+        tested = totals.get("features") if isinstance(totals, dict) else None
+        for feature in tested or ():
+            if feature in answers:
+                confirmation = _confirmation_of_answer(answers[feature])
+                confirmations.setdefault(subject, {})[feature] = confirmation
+    return confirmations
+
+
+def _confirmation_of_answer(answer: str) -> JsonObject:
+    if answer in ("confirmed", "suspicious"):
+        return {"outcome": answer}
+    return {"outcome": "impossible", "detail": answer}
 
 
 class EvaluationError(PairError, kw_only=True, frozen=True):

@@ -10,23 +10,31 @@ from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.records.files import JsonObject, Record
 
 
-class CanaryRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """Hidden tests of which some must fail, and what they do with the golden patch."""
+class SuiteRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """A confirmation suite, and the outcome of each of its tests with the golden patch."""
 
-    tests: str = ""
-    """The patch with these tests as Latin-1; empty if none can be made."""
-    changed: list[str] = msgspec.field(default_factory=list)
-    """Names of tests that were changed; empty if a test was added."""
-    failed: list[str] = msgspec.field(default_factory=list)
-    passed: list[str] = msgspec.field(default_factory=list)
-    passed_count: int = 0
-    failed_count: int = 0
+    kind: str
+    """`copies`, `in_place` or `added`: how tests that must fail were made."""
+    tests: str
+    """The patch with these tests as Latin-1."""
+    tests_total: int
+    """Number of hidden tests of the feature."""
+    tests_with_decoys: int
+    """Number of hidden tests of which there is a version that must fail."""
+    failed: list[str]
+    """Ids of the tests that must fail."""
+    passed: list[str]
+    """Ids of the tests that must pass."""
+    failed_count: int
+    """Number of tests that must fail, also where the framework does not name them."""
+    passed_count: int
+    """Number of tests that must pass."""
 
 
 class ReferenceRecord(Record, kw_only=True, frozen=True):
     """How the tests of one feature went with its golden patch, under some conditions."""
 
-    SCHEMA: ClassVar[str] = "cooperbench.reference/7"
+    SCHEMA: ClassVar[str] = "cooperbench.reference/8"
 
     question: str
     """SHA-256 of runner, tests and golden patch."""
@@ -46,8 +54,8 @@ class ReferenceRecord(Record, kw_only=True, frozen=True):
     """Whether the tests pass without the feature; None if that was not tried."""
     runs: int = 1
     failed_runs: int = 0
-    canary: CanaryRecord | None = None
-    """None if that was not tried."""
+    suites: list[SuiteRecord] | None = None
+    """The confirmation suites; None if none were made yet, empty if none can be made."""
     time: str = ""
 
     @property
@@ -59,7 +67,7 @@ class ReferenceRecord(Record, kw_only=True, frozen=True):
 class ReferencesFile(Record, kw_only=True, frozen=True):
     """References exported by `cooperbench validate --export`."""
 
-    SCHEMA: ClassVar[str] = "cooperbench.references/7"
+    SCHEMA: ClassVar[str] = "cooperbench.references/8"
 
     references: list[ReferenceRecord]
 
