@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from msgspec.structs import replace as replace_fields
 
+from cooperbench.eval.culprits import CulpritSearch
 from cooperbench.eval.evaluation_records import (
     Runs,
     add_clean_order,
@@ -17,16 +17,18 @@ from cooperbench.eval.evaluation_records import (
     make_totals,
     start_record,
 )
-from cooperbench.eval.protected_files import drop_protected_files
-from cooperbench.eval.protected_paths import ProtectedFiles
+from cooperbench.eval.pair_patches import PairPatches, Subject, apply_patches, merge_patches
 from cooperbench.eval.references import References
 from cooperbench.eval.review_notes import find_review_notes
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import Applied, TreeStore
-from cooperbench.models import AgentSlot, Feature, MergeResult, Pair, Setting, agent_slots
-from cooperbench.records.evaluation import Evaluation, ReviewNote, Suspicion, TestTotals
+from cooperbench.models import Pair, Setting, agent_slots
+from cooperbench.records.evaluation import Confirmation, Evaluation, ReviewNote, Suspicion
 
-_UNCONFIRMED = "the tests pass as well where they must fail (canary)"
+_UNCONFIRMED = "tests do not end as they must in a confirmation run (canary)"
+
+Confirmations = dict[str, dict[int, Confirmation]]
+"""Confirmations of successes by subject (an agent's id, `merged` or `lead`) and feature id."""
 
 
 @dataclass(frozen=True)
@@ -37,52 +39,6 @@ class PairEvaluation:
     merged_patch: bytes = b""
     outputs: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """Output of the tests by subject (an agent's id, `merged` or `lead`) and feature id."""
-
-
-class _TestedPatch(NamedTuple):
-    """A patch that is tested: one agent's, or the merge."""
-
-    patch: bytes
-    """Empty if there is nothing to test."""
-    tree: str
-    error: str
-    """Why there is nothing to test."""
-
-
-@dataclass(frozen=True)
-class _Patches:
-    """Patches of the agents of a pair, without protected files."""
-
-    slots: tuple[AgentSlot, ...]
-    applied: dict[str, Applied]
-    """Patches by agent id."""
-    merge: MergeResult
-
-    def of_agent(self, agent_id: str) -> _TestedPatch:
-        """Return the patch of one agent."""
-        applied = self.applied[agent_id]
-        return _TestedPatch(applied.patch, applied.tree, applied.error)
-
-    def merged(self) -> _TestedPatch:
-        """Return the merge of all patches."""
-        error = self.merge.detail or "nothing to merge"
-        return _TestedPatch(self.merge.patch, self.merge.tree, error)
-
-
-class _PairRuns(NamedTuple):
-    """Test runs of a pair."""
-
-    alone: dict[str, Runs]
-    """Runs of each agent's patch with the tests of its own features, by agent id."""
-    together: Runs
-    """Runs of the merge with the tests of all features."""
-
-    def are_successful(self) -> bool:
-        """Whether every run is a success."""
-        every_run = list(self.together.values())
-        for runs in self.alone.values():
-            every_run += runs.values()
-        return all(run.success for run in every_run)
 
 
 def evaluate_pair(
@@ -105,77 +61,47 @@ def evaluate_pair(
     with TreeStore(references.tester.base(pair.task)) as store:
         # Apply each patch to the base commit, and drop its changes of protected files.
         protected = references.tester.protected_files(pair.features, store)
-        applied = _apply_patches(patches, protected, store)
+        applied = apply_patches(patches, protected, store)
 
         # Merge the patches of all agents.
-        merge = _merge_patches(list(applied.values()), protected, store)
-        work = _Patches(agent_slots(pair, setting), applied, merge)
+        merge = merge_patches(list(applied.values()), protected, store)
+        work = PairPatches(agent_slots(pair, setting), applied, merge)
 
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
-        runs = _run_all_tests(pair, work, references)
+        subjects = work.subjects(setting)
+        runs = {subject.name: _run_tests(subject, references) for subject in subjects}
+        outputs = dict(_outputs_of(runs))
 
-        # Confirm a success with canaries: the tests must be able to fail.
-        confirmations: dict[int, str] = {}
-        if canary and runs.are_successful():
-            confirmations = _confirm(pair, work, references)
-        unconfirmed = [number for number, answer in confirmations.items() if answer == "suspicious"]
-        _fail_unconfirmed(runs, unconfirmed)
+        # Confirm every success with tests of which some must fail. A success that is not confirmed
+        # becomes a failure of this patch only.
+        confirmations: Confirmations = {}
+        if canary:
+            for subject in subjects:
+                confirmations[subject.name] = _confirm(subject, runs[subject.name], references)
+            _fail_suspicious_runs(runs, confirmations)
+
+        # Find out whose patch is behind a suspicious merge.
+        search = CulpritSearch(work, protected, store, references)
+        suspicions = list(_list_suspicions(pair, confirmations, search))
 
         # Decide.
         record = _decide(record, work, runs, store)
-        record = replace_fields(
-            record,
-            canary=confirmations if canary else "off",
-            suspicious=_list_suspicions(unconfirmed),
-            review_notes=_collect_review_notes(applied),
-        )
-    outputs = _collect_outputs(runs.alone)
-    if setting == "solo":
-        return PairEvaluation(_add_duration(record, started), outputs=outputs)
-    outputs |= _collect_outputs({"merged": runs.together})
-    if setting == "team":
-        lead_runs = _test_lead(work, references)
-        record = _add_lead(record, make_totals(lead_runs))
-        outputs |= _collect_outputs({"lead": lead_runs})
-    return PairEvaluation(_add_duration(record, started), merge.patch, outputs)
+    record = replace_fields(
+        record,
+        canary=confirmations if canary else "off",
+        suspicious=suspicions,
+        review_notes=_collect_review_notes(applied),
+    )
+    merged_patch = merge.patch if setting != "solo" else b""
+    return PairEvaluation(_add_duration(record, started), merged_patch, outputs)
 
 
-def _apply_patches(
-    patches: Mapping[str, bytes | None], protected: ProtectedFiles, store: TreeStore
-) -> dict[str, Applied]:
-    applied = {}
-    for agent_id, patch in patches.items():
-        applied[agent_id] = drop_protected_files(patch, protected, store)
-    return applied
-
-
-def _merge_patches(
-    applied: Sequence[Applied], protected: ProtectedFiles, store: TreeStore
-) -> MergeResult:
-    merge = store.merge(applied)
-    if merge.patch and len(applied) > 1:
-        # Two patches together can make a protected file that neither has alone.
-        allowed = drop_protected_files(merge.patch, protected, store)
-        return replace(merge, patch=allowed.patch, tree=allowed.tree)
-    return merge
-
-
-def _run_all_tests(pair: Pair, work: _Patches, references: References) -> _PairRuns:
-    alone = {}
-    for slot in work.slots:
-        patch = work.of_agent(slot.agent_id)
-        alone[slot.agent_id] = _run_tests(patch, slot.features, references)
-    if len(work.slots) == 1:
-        # One agent's patch is its own merge.
-        return _PairRuns(alone, together=alone[work.slots[0].agent_id])
-    return _PairRuns(alone, together=_run_tests(work.merged(), pair.features, references))
-
-
-def _run_tests(patch: _TestedPatch, features: Iterable[Feature], references: References) -> Runs:
+def _run_tests(subject: Subject, references: References) -> Runs:
     """Run the tests of each feature with a patch, and compare them with the references."""
+    patch = subject.patch
     runs = {}
-    for feature in features:
+    for feature in subject.features:
         if patch.patch:
             runs[feature.feature_id] = references.test(feature, patch.patch, patch.tree)
         else:
@@ -183,46 +109,74 @@ def _run_tests(patch: _TestedPatch, features: Iterable[Feature], references: Ref
     return runs
 
 
-def _confirm(pair: Pair, work: _Patches, references: References) -> dict[int, str]:
-    """Return, by feature id, whether canaries confirm the success of all patches.
+def _confirm(subject: Subject, runs: Runs, references: References) -> dict[int, Confirmation]:
+    """Confirm the success of a patch, by feature.
 
-    Each patch is confirmed alone too, because its effect on the tests may depend on whether the
-    others are there.
+    A patch that fails the tests of a feature is not a success in any rate, so nothing is confirmed.
     """
-    successes = [(feature, work.merge.patch) for feature in pair.features]
-    for slot in work.slots:
-        own_patch = work.applied[slot.agent_id].patch
-        successes += [(feature, own_patch) for feature in slot.features]
-    answers: dict[int, str] = {}
-    for feature, patch in dict.fromkeys(successes):
-        if answers.get(feature.feature_id) == "suspicious":
-            continue
-        answer = references.confirm(feature, patch)
-        answers[feature.feature_id] = answer
-        if answer not in ("confirmed", "suspicious"):
-            text = f"successes cannot be confirmed by a canary: {answer}"
+    if not all(run.success for run in runs.values()):
+        return {}
+    confirmations = {}
+    for feature in subject.features:
+        confirmation = references.confirm(feature, subject.patch.patch, subject.patch.tree)
+        confirmations[feature.feature_id] = confirmation
+        if confirmation.outcome == "impossible":
+            text = f"successes cannot be confirmed by a canary: {confirmation.detail}"
             references.note_once(feature.task, "canary", text)
-    return answers
+    return confirmations
 
 
-def _fail_unconfirmed(runs: _PairRuns, unconfirmed: Iterable[int]) -> None:
-    """Turn the runs of features whose success is not confirmed into failures."""
-    for number in unconfirmed:
-        for tested in (*runs.alone.values(), runs.together):
-            if number in tested:
-                tested[number] = replace(tested[number], success=False, error=_UNCONFIRMED)
+def _suspicious(confirmations: Confirmations) -> Iterator[tuple[str, int, Confirmation]]:
+    """Yield subject, feature id and confirmation of each success that is not confirmed."""
+    for subject_name, by_feature in confirmations.items():
+        for feature_id, confirmation in by_feature.items():
+            if confirmation.outcome == "suspicious":
+                yield subject_name, feature_id, confirmation
 
 
-def _decide(record: Evaluation, work: _Patches, runs: _PairRuns, store: TreeStore) -> Evaluation:
+def _fail_suspicious_runs(runs: dict[str, Runs], confirmations: Confirmations) -> None:
+    """Turn runs whose success is not confirmed into failures."""
+    for subject_name, feature_id, confirmation in _suspicious(confirmations):
+        error = f"{_UNCONFIRMED}: {confirmation.detail}"
+        run = runs[subject_name][feature_id]
+        runs[subject_name][feature_id] = replace(run, success=False, error=error)
+
+
+def _list_suspicions(
+    pair: Pair, confirmations: Confirmations, search: CulpritSearch
+) -> Iterator[Suspicion]:
+    """Yield the successes that are not confirmed, with the agent whose patch interferes."""
+    for subject_name, feature_id, confirmation in _suspicious(confirmations):
+        agent_ids: list[str | None] = [subject_name]
+        if subject_name == "lead":
+            agent_ids = [search.patches.slots[0].agent_id]
+        if subject_name == "merged":
+            # An entry without an agent: it cannot be decided who it was.
+            agent_ids = [*search.find_culprits(pair.task.feature(feature_id))] or [None]
+        for agent_id in agent_ids:
+            yield Suspicion(
+                reason="canary",
+                agent=agent_id,
+                text=confirmation.detail,
+                feature=feature_id,
+                subject=subject_name,
+            )
+
+
+def _decide(
+    record: Evaluation, work: PairPatches, runs: Mapping[str, Runs], store: TreeStore
+) -> Evaluation:
     agents = {}
     for agent_id, applied in work.applied.items():
-        agents[agent_id] = make_agent_evaluation(applied, runs.alone[agent_id])
-    merged = make_merge_evaluation(work.merge, runs.together)
+        agents[agent_id] = make_agent_evaluation(applied, runs[agent_id])
+    first_agent_id = work.slots[0].agent_id
+    # A single patch is its own merge.
+    merged = make_merge_evaluation(work.merge, runs.get("merged", runs[first_agent_id]))
     if work.merge.status == "conflict" and len(work.applied) > 2:
         merged = add_clean_order(merged, work.applied, store)
     individual_success = all(agent.success for agent in agents.values())
     overall_success = individual_success and bool(merged.success)
-    return replace_fields(
+    record = replace_fields(
         record,
         agents=agents,
         merged=merged,
@@ -231,28 +185,12 @@ def _decide(record: Evaluation, work: _Patches, runs: _PairRuns, store: TreeStor
         overall_success=overall_success,
         overall_success_strict=overall_success and work.merge.strategy == "plain",
     )
-
-
-def _test_lead(work: _Patches, references: References) -> Runs:
-    """Run the tests of the members' features with the lead's patch.
-
-    In setting team the lead may have merged their work. That is recorded, but decides nothing.
-    """
-    lead, *members = work.slots
-    features: list[Feature] = []
-    for member in members:
-        features += member.features
-    return _run_tests(work.of_agent(lead.agent_id), features, references)
-
-
-def _add_lead(record: Evaluation, lead: TestTotals) -> Evaluation:
-    first_agent = next(iter(record.agents.values()))
-    integrated = bool(first_agent.success and lead.success)
+    if "lead" not in runs:
+        return record
+    # In setting team the lead may have merged the work of all. That decides nothing.
+    lead = make_totals(runs["lead"])
+    integrated = bool(agents[first_agent_id].success and lead.success)
     return replace_fields(record, integrated_by_lead=integrated, lead=lead)
-
-
-def _list_suspicions(unconfirmed: Iterable[int]) -> list[Suspicion]:
-    return [Suspicion(reason="canary", feature=number) for number in sorted(unconfirmed)]
 
 
 def _collect_review_notes(applied: Mapping[str, Applied]) -> list[ReviewNote]:
@@ -262,14 +200,12 @@ def _collect_review_notes(applied: Mapping[str, Applied]) -> list[ReviewNote]:
     return notes
 
 
-def _collect_outputs(subjects: Mapping[str, Runs]) -> dict[tuple[str, int], str]:
-    """Return the outputs of all test runs that took place."""
-    outputs = {}
-    for subject, runs in subjects.items():
-        for number, run in runs.items():
+def _outputs_of(runs: Mapping[str, Runs]) -> Iterator[tuple[tuple[str, int], str]]:
+    """Yield subject, feature id and output of each test run that took place."""
+    for subject_name, by_feature in runs.items():
+        for feature_id, run in by_feature.items():
             if run.exit_code is not None:
-                outputs[subject, number] = run.output
-    return outputs
+                yield (subject_name, feature_id), run.output
 
 
 def _add_duration(record: Evaluation, started: float) -> Evaluation:

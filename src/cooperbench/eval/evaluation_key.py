@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cooperbench.models import EvalNetwork, Pair
 from cooperbench.storage import read_bytes
 
-EVALUATION_VERSION = 10
+EVALUATION_VERSION = 11
 """Increased when the rules of evaluation change: earlier verdicts are not valid any more."""
 
 

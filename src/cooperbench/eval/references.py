@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from cooperbench.diff import new_lines
 from cooperbench.errors import CooperBenchError
 from cooperbench.eval.canaries import Suite, new_suites
+from cooperbench.eval.canaries.suites import MAX_GROWTH
 from cooperbench.eval.conditions import Conditions, conditions_to_try
 from cooperbench.eval.confirmation import (
     Disagreement,
@@ -42,6 +43,8 @@ from cooperbench.storage import utc_now
 
 _ADDED_FUNCTION = re.compile(rb"^\+.*\b(?:fn|def|func) (\w+)", re.MULTILINE)
 
+_MIN_SUITE_SECONDS = 60
+"""Estimated duration of a confirmation run up to which its suite is not made smaller."""
 _NO_SUITE = "no version of the tests that must fail does so with the golden patch"
 
 
@@ -190,12 +193,20 @@ class References:
             return
         recorded: list[SuiteRecord] = []
         with TreeStore(self.tester.base(feature.task)) as store:
-            for suites in new_suites(feature, store, SystemRandom()):
+            growth = self._max_growth(self._references[feature])
+            for suites in new_suites(feature, store, SystemRandom(), max_growth=growth):
                 tried = self._try_suites(feature, suites)
                 if are_useful(tried):
                     recorded = [suite for suite in tried if suite]
                     break
         self._update(feature, lambda reference: replace(reference, suites=recorded))
+
+    def _max_growth(self, reference: ReferenceRecord) -> float:
+        """Return how many times as many tests as the hidden ones a confirmation run may have."""
+        duration_seconds = max(reference.golden.duration_seconds, 0.1)
+        allowed_seconds = max(_MIN_SUITE_SECONDS, 3 * duration_seconds)
+        allowed_seconds = min(allowed_seconds, self.tester.timeout_seconds / 2)
+        return min(MAX_GROWTH, max(2.0, allowed_seconds / duration_seconds))
 
     def _try_suites(self, feature: Feature, suites: Sequence[Suite]) -> list[SuiteRecord | None]:
         """Run the golden patch with suites and record the outcomes; None for a useless suite."""

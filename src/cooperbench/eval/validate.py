@@ -182,7 +182,8 @@ def _attack_feature(report: TaskReport, feature: Feature, references: References
             report.checks += 1
             if not references.test(feature, applied.patch, applied.tree).success:
                 continue
-            if references.confirm(feature, applied.patch) != "suspicious":
+            confirmation = references.confirm(feature, applied.patch, applied.tree)
+            if confirmation.outcome != "suspicious":
                 report.problems.append(f"feature {feature.feature_id}: scored: {name}")
 
 

@@ -250,8 +250,11 @@ class Evaluation(Record, kw_only=True, frozen=True):
     def unconfirmed_successes(self) -> list[tuple[str, int]]:
         """Patch and feature of each success that no confirmation run supports."""
         confirmations = self.canary if isinstance(self.canary, dict) else {}
+        subjects = [*self.agents]
+        if len(self.agents) > 1:  # a single patch is its own merge
+            subjects += ["merged", "lead"]
         unconfirmed = []
-        for subject in (*self.agents, "merged", "lead"):
+        for subject in subjects:
             totals = self.totals_of(subject)
             if totals is None or not totals.success:
                 continue

@@ -29,6 +29,10 @@ class SuiteRecord(msgspec.Struct, kw_only=True, frozen=True):
     """Number of tests that must fail, also where the framework does not name them."""
     passed_count: int
     """Number of tests that must pass."""
+    not_compared: list[str] = msgspec.field(default_factory=list)
+    """Ids of tests that may end either way."""
+    names_vary: bool = False
+    """Whether the ids of tests differ from run to run."""
 
 
 class ReferenceRecord(Record, kw_only=True, frozen=True):

@@ -222,8 +222,10 @@ def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> N
         assert record[subject]["success"] is False
         assert "canary" in record[subject]["error"]
         assert not any(run["success"] for run in record[subject]["features"].values())
-    assert set(record["canary"].values()) == {"suspicious"}
-    assert [one["feature"] for one in record["suspicious"] if one["reason"] == "canary"] == [1, 2]
+    for by_feature in record["canary"].values():
+        assert {entry["outcome"] for entry in by_feature.values()} == {"suspicious"}
+    blamed = {(entry["subject"], entry["agent"]) for entry in record["suspicious"]}
+    assert blamed >= {(agent_id, agent_id) for agent_id in patches}
 
 
 @pytest.mark.xdist_group("interference")
@@ -237,7 +239,8 @@ def test_a_patch_that_interferes_only_without_the_other_is_not_scored(judge: Jud
     }
     pair = Pair(judge.task, (1, 2))
     record = to_object(evaluate_pair(pair, "coop", patches, judge.references).record)
-    assert record["canary"] == {"1": "suspicious", "2": "confirmed"}
+    assert record["canary"]["agent1"]["1"]["outcome"] == "suspicious"
+    assert record["canary"]["agent2"]["2"]["outcome"] == "confirmed"
     assert record["agent2"]["success"]
     assert not record["agent1"]["success"]
     assert not record["overall_success"]

@@ -62,7 +62,7 @@ class Area(unittest.TestCase):
 _TESTS = "PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s tests -t ."
 
 
-def _setup() -> str:
+def _setup(base: Mapping[str, str]) -> str:
     lines = [
         "#!/bin/bash",
         "set -e",
@@ -70,7 +70,7 @@ def _setup() -> str:
         'mkdir -p "$dest"',
         'cd "$dest"',
     ]
-    for path, text in BASE.items():
+    for path, text in base.items():
         lines += [f"mkdir -p ./{path.rpartition('/')[0]}", f"cat >{path} <<'END'", f"{text}END"]
     lines += ["export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z"]
     lines += ["git init -q -b main .", "git add -A"]
@@ -81,20 +81,35 @@ def write_rectangle(root: Path, hidden: str = HIDDEN) -> Task:
     golden = text_patch(
         SOURCE, BASE[SOURCE].splitlines(keepends=True), GOLDEN[SOURCE].splitlines(keepends=True)
     )
+    tests = text_patch("tests/test_area.py", None, hidden.splitlines(keepends=True))
+    return write_task(
+        root, BASE, golden={1: golden, 2: golden}, tests={1: tests, 2: tests}, combined=golden
+    )
+
+
+def write_task(
+    root: Path,
+    base: Mapping[str, str],
+    golden: Mapping[int, str],
+    tests: Mapping[int, str],
+    combined: str,
+    command: str = _TESTS,
+) -> Task:
+    """Write a dataset of one task whose tests run in a second; patches and tests by feature."""
     write_dataset(
         root,
-        {"rectangle_task": {1: [1, 2]}},
-        feature_content=lambda *_: {
+        {"rectangle_task": {1: [*golden]}},
+        feature_content=lambda _repo, _task, feature_id: {
             "feature.md": "# Area\n",
-            "feature.patch": golden,
-            "tests.patch": text_patch("tests/test_area.py", None, hidden.splitlines(keepends=True)),
+            "feature.patch": golden[feature_id],
+            "tests.patch": tests[feature_id],
         },
         task_content=lambda *_: {
             "Dockerfile": "FROM scratch\n",
-            "setup.sh": _setup(),
-            "runner.sh": RUNNER.partition("ran=0")[0] + _TESTS + "\n",
+            "setup.sh": _setup(base),
+            "runner.sh": RUNNER.partition("ran=0")[0] + command + "\n",
             "run_tests.sh": "exit 0\n",
-            "combined.patch": golden,
+            "combined.patch": combined,
         },
     )
     (task,) = load_tasks(root)
@@ -126,14 +141,19 @@ class Judge:
             )
         if not work.patch or not self.references.test(feature, work.patch, work.tree).success:
             return "failed"
-        return self.references.confirm(feature, work.patch)
+        return self.references.confirm(feature, work.patch, work.tree).outcome
 
 
 @contextmanager
 def judge_in(folder: Path, hidden: str = HIDDEN) -> Iterator[Judge]:
     """On the local backend."""
-    task = write_rectangle(folder, hidden)
-    with SandboxManager(get_backend("local")) as sandboxes:
+    with open_judge(write_rectangle(folder, hidden), "local") as judge:
+        yield judge
+
+
+@contextmanager
+def open_judge(task: Task, backend: str) -> Iterator[Judge]:
+    with SandboxManager(get_backend(backend)) as sandboxes:
         tester = PatchTester(sandboxes, 60)
         sandboxes.prepare([task], lambda *_: None)
         yield Judge(task, tester, References(tester, "auto"))

@@ -50,8 +50,19 @@ def test_old_files_round_trip(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert written["error"] == content["error"] == "the sandbox did not start"
         assert not record.is_completed  # type: ignore[attr-defined]
     else:
-        assert_includes(written, content)
         assert [*written] == [*content]
+        if isinstance(content.get("canary"), dict):
+            _check_confirmations(written.pop("canary"), content.pop("canary"))
+        assert_includes(written, content)
+
+
+def _check_confirmations(written: Any, answers: Any) -> None:
+    """Answers for a feature stand for all patches that were tested for it."""
+    outcomes: dict[str, str] = {}
+    for by_feature in written.values():
+        outcomes |= {feature: entry["outcome"] for feature, entry in by_feature.items()}
+    assert "merged" in written or not answers
+    assert outcomes == answers
 
 
 def test_write_is_indented_json_with_the_current_schema(tmp_path: Path) -> None:
@@ -60,6 +71,33 @@ def test_write_is_indented_json_with_the_current_schema(tmp_path: Path) -> None:
     assert evaluation is not None
     records.write(tmp_path / "eval.json", evaluation)
     assert (tmp_path / "eval.json").read_bytes() == source.read_bytes()
+
+
+def test_older_answers_of_canaries_are_read() -> None:
+    totals = {"success": True, "features": {"1": {}}}
+    content = {
+        "agent1": totals,
+        "agent2": {"success": True, "features": {"2": {}}},
+        "merged": {"success": True, "features": {"1": {}, "2": {}}},
+        "canary": {"1": "confirmed", "2": "the golden patch fails"},
+    }
+    evaluation = records.from_object(content, Evaluation)
+    assert isinstance(evaluation.canary, dict)
+    assert evaluation.canary["agent1"][1].outcome == "confirmed"
+    assert evaluation.canary["merged"][2].outcome == "impossible"
+    assert evaluation.canary["merged"][2].detail == "the golden patch fails"
+    assert evaluation.unconfirmed_successes == [("agent2", 2), ("merged", 2)]
+
+
+@pytest.mark.parametrize("canary", ["off", None])
+def test_successes_without_a_confirmation_are_listed(canary: str | None) -> None:
+    content = {
+        "agent1": {"success": True, "features": {"1": {}}},
+        "agent2": {"success": False, "features": {"2": {}}},
+        "merged": {"success": False, "features": {"1": {}, "2": {}}},
+        "canary": canary,
+    }
+    assert records.from_object(content, Evaluation).unconfirmed_successes == [("agent1", 1)]
 
 
 def test_text_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
