@@ -15,7 +15,7 @@ help:
 	@echo "make demo      a complete experiment on this machine, with nothing to set up"
 	@echo "make test      lint, types, unit tests and integration tests"
 	@echo "make unit      only the unit tests: no sandboxes, no services"
-	@echo "make external  the tests with container engines, npm agents, clusters, cloud clients and a browser"
+	@echo "make external  the tests with container engines, npm agents, clusters, cloud clients, a browser and many agents"
 	@echo "make coverage  the lines of each package that unit and integration tests run"
 	@echo "make package   build the package, install its wheel in a clean environment and run the demo from it"
 	@echo "make bench     the measurements of benchmarks/, as tables"

@@ -11,9 +11,8 @@ import pytest
 
 from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.protected_paths import ProtectedFiles
-from cooperbench.eval.trees import MAX_CHANGED_BYTES, MAX_PATCH_BYTES, Applied, TreeStore
+from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.git import GitError
-from tests.support.eval.lab import Lab, creation
 from tests.support.eval.realgit import base_with, text
 from tests.support.tiny import text_patch
 
@@ -64,7 +63,7 @@ def test_a_small_patch_of_a_file_that_no_diff_can_be_made_of(
     assert "emory" in work.error
 
 
-@pytest.mark.parametrize("depth", [2100, 40_000])
+@pytest.mark.parametrize("depth", [2100, 10_000])
 def test_a_path_that_no_file_system_takes(store: TreeStore, depth: int) -> None:
     work = drop_protected_files(
         text_patch("a/" * depth + "x.py", None, ["x\n"]).encode(), SIDE, store
@@ -118,33 +117,3 @@ def test_tables_deeper_than_python_recurses(store: TreeStore, form: str) -> None
     work = drop_protected_files(patch.encode(), SIDE, store)
     assert work.status == "applied"
     assert [file.path for file in work.dropped] == ["pyproject.toml"]
-
-
-def test_a_patch_that_unpacks_to_too_much_fails(tmp_path: Path) -> None:
-    """As text, as one huge file in a few bytes, and as many copies of what is there."""
-    half = MAX_CHANGED_BYTES // 2 + 1
-    lab = Lab(tmp_path, {"half": b"\0" * half})
-    zeros = lab.real.path / "zeros"
-    zeros.write_bytes(b"\0" * (4 * MAX_CHANGED_BYTES))
-    object_id = lab.real.git("hash-object", "-w", "zeros").decode().strip()
-    lab.real.git("read-tree", lab.commit)
-    lab.real.git("update-index", "--add", "--cacheinfo", f"100644,{object_id},bomb")
-    bomb = lab.real.git("diff", "--cached", "--binary", lab.commit)
-    assert len(bomb) < 4_000_000
-    copies = b"".join(
-        b"diff --git a/half b/copy%d\nsimilarity index 100%%\ncopy from half\ncopy to copy%d\n"
-        % (one, one)
-        for one in range(2)
-    )
-    with TreeStore(lab.tree) as store:
-        for patch in (b"x" * (MAX_PATCH_BYTES + 1), bomb, copies):
-            applied = store.apply(patch)
-            assert (applied.status, applied.tree) == ("failed", "")
-            assert applied.error
-            assert store.apply(creation("good")).status == "applied", "others do not suffer"
-        ours, theirs = (
-            store.edit(lab.tree.tree, {name: b"\1" * half}) for name in ("ours", "theirs")
-        )
-        merged = store.merge([Applied("applied", ours), Applied("applied", theirs)])
-        assert (merged.status, merged.strategy, merged.patch) == ("clean", "none", b"")
-        assert "more than" in merged.detail

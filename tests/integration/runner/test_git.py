@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench import run
 from cooperbench.eval import backends
 from tests.integration.runner.test_plugged_in import TheirBackend
 from tests.support.runner.helpers import Left, run_tiny
-from tests.support.tiny import REPO, golden, write_script, write_tiny
+from tests.support.tiny import golden, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -294,32 +293,3 @@ def test_work_in_the_middle_of_a_conflict_is_handed_in_as_it_is(tmp_path: Path) 
     assert "code 1" in left.observations("agent1")[3]
     for part in ("+<<<<<<<", "+mine", "+theirs", "+>>>>>>>"):
         assert part in left.patch("agent1")
-
-
-def test_twenty_pairs_at_once(tmp_path: Path) -> None:
-    write_tiny(tmp_path / "data", task_ids=(0, 1, 2, 7))
-    commit_and_push = "me=$(cat /cooperbench/team/agent); echo $me >$me.txt; git add -A; git commit -qm m; git push -q team HEAD:$me"
-    merge = "other=$(cat /cooperbench/team/teammates); git fetch -q team; git merge -q -m m team/$other && cat $other.txt"
-    # The one waits for the other on the host: so many that look again and again would only keep each other from work.
-    steps = [
-        {"run": commit_and_push},
-        {"send": "pushed"},
-        {"wait": {"for": "pushed", "seconds": 150}},
-        {"run": merge},
-    ]
-    import yaml
-
-    script = tmp_path / "script.yaml"
-    repos = {REPO: {task_id: {"coop": {"*": steps}} for task_id in (0, 1, 2, 7)}}
-    script.write_text(yaml.safe_dump({"repos": repos}))
-    run(
-        "r", agent="scripted", backend="local", agent_config=str(script), git_enabled=True, auto_eval=False,
-        concurrency=24, dataset_dir=tmp_path / "data", logs_dir=tmp_path / "logs",
-    )  # fmt: skip
-    folders = sorted((tmp_path / "logs/r/coop").glob("*/*/f*_f*"))
-    assert len(folders) == 24
-    for folder in folders:
-        left = Left(folder)
-        assert left.observations("agent1")[2].strip() == "agent2"
-        assert left.observations("agent2")[2].strip() == "agent1"
-        assert left.result["git"]["pushes"] == {"agent1": 1, "agent2": 1}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +9,6 @@ import yaml
 
 from cooperbench import run
 from cooperbench.cli import main
-from cooperbench.report.loading import load_run
-from cooperbench.report.page.pair_detail import pair_detail
 from tests.support.dataset.factory import write_dataset
 from tests.support.runner.helpers import Left
 from tests.support.tiny import REPO, RUNNER, SETUP, TASK_ID, text_patch, write_tiny
@@ -59,90 +55,6 @@ def options(tmp_path: Path, data: Path, **more: Any) -> dict[str, Any]:
         "concurrency": 2,
     }
     return {**shared, "eval_concurrency": 2, "time_limit": 240, **more}
-
-
-def test_sixteen_agents_write_to_all_share_git_and_are_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = write_wide(tmp_path / "data", 16)
-    steps: dict[int, list[Any]] = {
-        number: [
-            {"apply": f"data/{REPO}/task{TASK_ID}/feature{number}/feature.patch"},
-            {"wait": {"seconds": 120, "for": "hello from agent1"}},
-            {"send": {"to": "agent1", "text": f"agent{number} has it"}},
-        ]
-        for number in range(2, 17)
-    }
-    first = steps[2][0] | {"apply": f"data/{REPO}/task{TASK_ID}/feature1/feature.patch"}
-    share = "git add -A && git -c user.name=a -c user.email=a@b.c commit -qm one && git push -q team HEAD:agent1"
-    steps[1] = [first, {"run": share}, {"run": "send_message --all 'hello from agent1'"}]
-    steps[1] += [
-        {"wait": {"seconds": 120, "for": f"agent{number} has it"}} for number in range(2, 17)
-    ]
-    steps[16].append({"run": "git fetch -q team && git cat-file -p team/agent1:part1.txt"})
-    script = tmp_path / "script.yaml"
-    script.write_text(yaml.safe_dump({"repos": {REPO: {TASK_ID: {"coop": steps}}}}))
-    everyone = list(range(1, 17))
-    run(
-        "wide",
-        features=everyone,
-        agent="scripted",
-        agent_config=str(script),
-        git_enabled=True,
-        **options(tmp_path, data),
-    )
-
-    name = "_".join(f"f{number}" for number in everyone)
-    left = Left(tmp_path / "logs/wide/coop" / REPO / str(TASK_ID) / name)
-    evaluation = left.evaluation
-    assert evaluation["overall_success"] is True
-    assert [evaluation[f"agent{number}"]["success"] for number in everyone] == [True] * 16
-    assert set(evaluation["merged"]["features"]) == {str(number) for number in everyone}
-    assert evaluation["canary"].keys() == evaluation["merged"]["features"].keys()
-    assert "clean_order" not in evaluation["merged"]
-    messages = left.json("conversation.json")["messages"]
-    assert {one["to"] for one in messages if one["from"] == "agent1"} == {
-        f"agent{n}" for n in range(2, 17)
-    }
-    assert {one["from"] for one in messages if one["to"] == "agent1"} == {
-        f"agent{n}" for n in range(2, 17)
-    }
-    assert "feature 1" in left.observations("agent16")[-1]
-
-    detail = pair_detail(load_run(tmp_path / "logs", "wide").pairs[0])
-    found = detail.coordination
-    assert [agent.id for agent in detail.agents] == [f"agent{number}" for number in everyone]
-    assert found is not None
-    assert len(found.overlaps) == 120
-    capsys.readouterr()
-    logs = ["--log-dir", str(tmp_path / "logs")]
-    assert (
-        main(["export", "wide", "--format", "csv", "-o", str(tmp_path / "pairs.csv"), *logs]) == 0
-    )
-    (row,) = csv.DictReader(io.StringIO((tmp_path / "pairs.csv").read_text()))
-    assert row["features"] == ",".join(map(str, everyone))
-    assert (row["agent16_agent"], row["agent16_success"], list(row)[-1]) == (
-        "scripted",
-        "true",
-        "suspicious",
-    )
-    for kind in ("parquet", "junit", "atif", "leaderboard"):
-        assert main(["export", "wide", "--format", kind, *logs]) == 0
-    assert (
-        main(["export", "--verify", str(tmp_path / "logs/wide/export/submission.json"), *logs]) == 0
-    )
-    assert (
-        main(["report", "wide", "--coordination", "--html", str(tmp_path / "page.html"), *logs])
-        == 0
-    )
-
-    again = options(
-        tmp_path, data, features=everyone, agent="replay", git_enabled=True, canary=False
-    )
-    run("again", **again, agent_config=str(tmp_path / "logs/wide"))
-    replayed = Left(tmp_path / "logs/again/coop" / REPO / str(TASK_ID) / name)
-    assert replayed.evaluation["overall_success"] is True
-    assert replayed.result["messages"] == left.result["messages"] == 30
 
 
 def test_groups_of_a_task_by_size_are_run_and_continued(
