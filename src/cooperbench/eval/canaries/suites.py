@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from cooperbench.eval.canaries.copies import NewFile
+    from cooperbench.eval.canaries.model import HiddenTest, TestFile
     from cooperbench.eval.trees import TreeStore
     from cooperbench.models import Feature
 
@@ -27,11 +29,21 @@ class Suite:
     originals: tuple[str, ...]
     """Names of tests that must pass. Ids in a framework's output contain them."""
     decoys: tuple[str, ...]
-    """Names of tests that must fail."""
+    """Names of tests that must fail; empty if the kind is `added`."""
     tests_total: int
     """Number of hidden tests that can be read in the files that the patch adds or changes."""
     tests_with_decoys: int
     """Number of hidden tests of which there is a version that must fail, in this suite."""
+
+
+@dataclass(frozen=True)
+class _HiddenFile:
+    """A test file that the hidden tests add or change."""
+
+    path: str
+    file: TestFile
+    tests: tuple[HiddenTest, ...]
+    """The tests that the patch adds or changes."""
 
 
 def new_suites(
@@ -53,6 +65,139 @@ def new_suites(
         own_types: Names of tests (as in `Suite.originals`) that compare objects of the library
             itself with literals. Their operands are compared as they are, not as plain copies.
     """
+    from cooperbench.eval.canaries.copies import add_failing_test, change_in_place, copy_tests
+
+    maker = _SuiteMaker(feature, store)
+    if not maker.files:
+        yield from _old_suites(feature, store)
+        return
+
+    def copy(hidden: _HiddenFile) -> NewFile:
+        return copy_tests(
+            hidden.file, hidden.tests, random, max_growth=max_growth, own_types=own_types
+        )
+
+    copies = (maker.make("copies", copy), maker.make("copies", copy))
+    if any(suite.decoys for suite in copies):
+        yield copies
+    first, second = _split(maker.files, random)
+    in_place = (
+        maker.make(
+            "in_place", lambda hidden: change_in_place(hidden.file, first[hidden.path], random)
+        ),
+        maker.make(
+            "in_place", lambda hidden: change_in_place(hidden.file, second[hidden.path], random)
+        ),
+    )
+    if any(suite.decoys for suite in in_place):
+        yield in_place
+    if any(hidden.file.new_test for hidden in maker.files):
+        added = maker.make("added", lambda hidden: add_failing_test(hidden.file, random))
+        yield added, added
+
+
+def _split(
+    files: Sequence[_HiddenFile], random: Random
+) -> tuple[dict[str, list[HiddenTest]], dict[str, list[HiddenTest]]]:
+    """Divide the tests that can be changed: each is changed in one of two suites."""
+    first: dict[str, list[HiddenTest]] = {hidden.path: [] for hidden in files}
+    second: dict[str, list[HiddenTest]] = {hidden.path: [] for hidden in files}
+    for hidden in files:
+        for test in hidden.tests:
+            half = random.choice((first, second))
+            half[hidden.path].append(test)
+    return first, second
+
+
+class _SuiteMaker:
+    """Suites of one feature: new contents of its test files, as patches."""
+
+    def __init__(self, feature: Feature, store: TreeStore) -> None:
+        from cooperbench.eval.protected_files import applied_tests
+
+        self._store = store
+        self._tree, self._since = applied_tests(feature.tests.read_bytes(), feature, store)
+        self.files = tuple(self._read_files()) if self._tree else ()
+
+    def _read_files(self) -> Iterator[_HiddenFile]:
+        from cooperbench.diff import new_lines
+        from cooperbench.eval.canaries.languages import read_test_file
+        from cooperbench.eval.trees import FILE
+
+        added: dict[str, set[int]] = {}
+        for line in new_lines(self._store.patch_of(self._tree, self._since)):
+            if line.added:
+                added.setdefault(line.path, set()).add(line.number)
+        for path, change in self._store.changes(self._tree, self._since).items():
+            if change.after is None or not change.after.mode.startswith(FILE[:3]):
+                continue
+            file = read_test_file(path, self._store.content(change.after) or b"")
+            if file:
+                tests = _hidden_tests(file, added.get(path, set()))
+                yield _HiddenFile(path, file, tests)
+
+    def make(self, kind: SuiteKind, change: Callable[[_HiddenFile], NewFile | None]) -> Suite:
+        """Return a suite with changed test files."""
+        contents: dict[str, bytes] = {}
+        originals: list[str] = []
+        decoys: list[str] = []
+        tests_with_decoys = 0
+        for hidden in self.files:
+            new = change(hidden)
+            if new is None:
+                continue
+            contents[hidden.path] = new.content
+            originals += new.originals
+            decoys += new.decoys
+            tests_with_decoys += new.tests_with_decoys
+        tree = self._store.edit(self._tree, contents)
+        return Suite(
+            tests=self._store.patch_of(tree, self._since),
+            kind=kind,
+            originals=tuple(originals),
+            decoys=tuple(decoys),
+            tests_total=sum(len(hidden.tests) for hidden in self.files),
+            tests_with_decoys=tests_with_decoys,
+        )
+
+
+def _hidden_tests(file: TestFile, added_lines: set[int]) -> tuple[HiddenTest, ...]:
+    """Return the tests that have an added line, with the checks of which agents know nothing.
+
+    Those are the checks with an added line, or all if there is none. If no test was changed, the
+    patch changes what tests use, and all of them are hidden.
+    """
+    from dataclasses import replace
+
+    line_starts = _line_starts(file.source)
+    hidden = []
+    for test in file.tests:
+        if not _has_line(test.span, line_starts, added_lines):
+            continue
+        checks = tuple(
+            check for check in test.checks if _has_line(check.span, line_starts, added_lines)
+        )
+        hidden.append(replace(test, checks=checks or test.checks))
+    return tuple(hidden) or file.tests
+
+
+def _line_starts(source: bytes) -> list[int]:
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    return starts
+
+
+def _has_line(span: tuple[int, int], line_starts: list[int], lines: set[int]) -> bool:
+    from bisect import bisect_right
+
+    first = bisect_right(line_starts, span[0])
+    last = bisect_right(line_starts, max(span[0], span[1] - 1))
+    return any(number in lines for number in range(first, last + 1))
+
+
+def _old_suites(feature: Feature, store: TreeStore) -> Iterator[tuple[Suite, Suite]]:
+    """Yield suites of languages without a reader."""
     from cooperbench.eval.canary import new_canaries
 
     for canary in new_canaries(feature, store):
