@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SOURCE = Path(cooperbench.__file__).parent
 CORE = ("runner/", "team/", "eval/", "sandbox/")
 NOT_COUNTED = ("cli/", "report/", "backends/", "runner/display.py")
+TEST_COMMANDS = ("sandbox/base_sandbox.py:run", "sandbox/base_sandbox.py:run_last")
+"""Functions that return the exit status of a test run."""
+TESTS_A_PATCH = "eval/references.py:test"
 _CO_OPTIMIZED = 1
 """The flag of code that is a function, and not a module or a class."""
 
@@ -36,6 +39,8 @@ class Trace:
     def __init__(self) -> None:
         self.files: set[Path] = set()
         self.deepest: list[str] = []
+        self.to_exit_status: list[str] = []
+        """The stack on which a sandbox ran hidden tests with an agent's patch."""
 
     def record(self, frame: FrameType, event: str, _: Any) -> None:
         """Record a call; a callback of `sys.setprofile`."""
@@ -48,6 +53,8 @@ class Trace:
         stack = list(_own_functions(frame))
         if len(stack) > len(self.deepest):
             self.deepest = stack
+        if stack[0] in TEST_COMMANDS and TESTS_A_PATCH in stack:
+            self.to_exit_status = stack
 
 
 def _own_functions(frame: FrameType | None) -> Iterator[str]:
@@ -88,8 +95,15 @@ def print_size(name: str, files: set[Path]) -> None:
     print(f"{name:<20} {lines:>7,} lines in {len(files):>3} files")
 
 
+def print_stack(name: str, stack: list[str]) -> None:
+    """Print a stack, the outermost function first."""
+    print(f"{name}: {len(stack)} functions of our own in one thread")
+    for function in reversed(stack):
+        print(f"  {function}")
+
+
 def main() -> None:
-    """Print the sizes and the deepest stack."""
+    """Print the sizes and the stacks."""
     trace = trace_pair()
     files = {
         path for path in trace.files if not str(path.relative_to(SOURCE)).startswith(NOT_COUNTED)
@@ -97,9 +111,8 @@ def main() -> None:
     print_size("lifecycle of a pair", files)
     core = {path for path in files if str(path.relative_to(SOURCE)).startswith(CORE)}
     print_size("its core", core)
-    print(f"deepest stack: {len(trace.deepest)} functions of our own in one thread")
-    for name in reversed(trace.deepest):
-        print(f"  {name}")
+    print_stack("stack down to the exit status of hidden tests", trace.to_exit_status)
+    print_stack("deepest stack", trace.deepest)
 
 
 if __name__ == "__main__":
