@@ -14,6 +14,8 @@ from cooperbench.sandbox.contract import (
     check_network,
 )
 
+LAYER_FORMAT = 3
+"""Increased when dependency layers are made differently: those of other formats are not used."""
 WHEELS_DIR = "/cooperbench/wheels"
 """Folder of a dependency layer with the packages that pip downloaded."""
 PIP_LOG = "/cooperbench/pip.log"
@@ -22,18 +24,65 @@ _LAYER_ENV = {"npm_config_store_dir": "/cooperbench/pnpm-store"}
 
 By default pnpm keeps its store on the file system of the repository, which is not in the layer.
 """
-OFFLINE_ENV = {
+_QUIET_ENV = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "npm_config_audit": "false",
+    "npm_config_fund": "false",
+    "npm_config_update_notifier": "false",
+    "YARN_ENABLE_TELEMETRY": "0",
+}
+"""Environment in which package managers send no requests that no install needs."""
+_OFFLINE_ENV = {
+    **_QUIET_ENV,
+    # Not PIP_NO_INDEX: an image may have an index in a folder.
+    "PIP_RETRIES": "0",
+    "UV_OFFLINE": "1",
+    "UV_HTTP_RETRIES": "0",
+    "npm_config_offline": "true",
+    "npm_config_fetch_retries": "0",
+    "pnpm_config_offline": "true",
+    "pnpm_config_fetch_retries": "0",
+    "YARN_ENABLE_NETWORK": "false",
+    "YARN_HTTP_RETRY": "0",
+    "CARGO_NET_OFFLINE": "true",
+    "CARGO_NET_RETRY": "0",
+    "GOPROXY": "off",
+    "BUNDLE_PREFER_LOCAL": "true",
+    "BUNDLE_RETRY": "0",
+    "POETRY_REQUESTS_MAX_RETRIES": "0",
+    "CONDA_OFFLINE": "true",
+    "CONDA_REMOTE_MAX_RETRIES": "0",
+    "COMPOSER_DISABLE_NETWORK": "1",
+}
+"""Environment without a network: package managers take what the image has, or fail at once.
+
+By default they wait and try again, npm for more than a minute per request.
+"""
+_ONLINE_ENV = {
+    **_QUIET_ENV,
+    # With 0 retries pip does not print why it cannot reach an index.
+    "PIP_RETRIES": "2",
+    "PIP_DEFAULT_TIMEOUT": "20",
+    "UV_HTTP_RETRIES": "2",
+    "npm_config_fetch_retries": "2",
+    "npm_config_fetch_retry_mintimeout": "1000",
+    "npm_config_fetch_retry_maxtimeout": "5000",
+    "npm_config_fetch_timeout": "60000",
+    "YARN_HTTP_RETRY": "2",
+    "CARGO_NET_RETRY": "2",
+    "BUNDLE_RETRY": "2",
+}
+"""Environment with a network: an outage ends a run within a minute or two."""
+_INSTALLED_ENV = {
     **_LAYER_ENV,
+    **_OFFLINE_ENV,
     "PIP_NO_INDEX": "1",
     "PIP_FIND_LINKS": WHEELS_DIR,
-    "UV_OFFLINE": "1",
-    "npm_config_offline": "true",
-    "GOPROXY": "off",
-    "CARGO_NET_OFFLINE": "true",
 }
-"""Environment that makes package managers use the dependency layer, since there is no network."""
+"""Environment without a network in an image with a dependency layer."""
 INSTALL_ENV = {
     **_LAYER_ENV,
+    **_ONLINE_ENV,
     "PIP_LOG": PIP_LOG,
     # Empty means not set: an image that disables the cache would download everything twice.
     "PIP_NO_CACHE_DIR": "",
@@ -52,11 +101,21 @@ class Conditions(NamedTuple):
     @property
     def env(self) -> Mapping[str, str]:
         """Environment variables of the test run."""
-        if not self.installed:
-            return {}
         if self.network == "none":
-            return OFFLINE_ENV
-        return _LAYER_ENV
+            return _INSTALLED_ENV if self.installed else _OFFLINE_ENV
+        if self.network == "public":
+            return {**_LAYER_ENV, **_ONLINE_ENV} if self.installed else _ONLINE_ENV
+        return {}
+
+    @property
+    def label(self) -> str:
+        """Name of the conditions in the cache of references.
+
+        With a network the runner installs what it needs, so a dependency layer makes no difference.
+        """
+        if self.network == "none" and self.installed:
+            return f"none, dependency layer {LAYER_FORMAT}"
+        return str(self.network)
 
 
 def conditions_to_try(capabilities: Capabilities, policy: EvalNetwork) -> tuple[Conditions, ...]:

@@ -1,32 +1,70 @@
 """The dependency layer: a task's image with the packages that its runner installs.
 
-With it, tests that would otherwise need a package index run without a network.
+With it, tests that would otherwise need a package index run without a network. For Go it also has
+what was compiled, so that each test run compiles only what a patch changes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import resources
+from typing import NamedTuple
 
-from cooperbench.eval.conditions import INSTALL_ENV, PIP_LOG, WHEELS_DIR
-from cooperbench.eval.test_runs import PATCHES_DIR, TESTS_NAME, run_tests
+from cooperbench.errors import InfraError, SandboxRefused
+from cooperbench.eval.conditions import INSTALL_ENV, LAYER_FORMAT, PIP_LOG, WHEELS_DIR
+from cooperbench.eval.package_index import Outage, find_outage
+from cooperbench.eval.test_runs import PATCHES_DIR, TESTS_NAME, TestRun, run_tests
 from cooperbench.models import REPO_DIR, Task
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 
-_FORMAT = 2
-"""Increased when layers are made differently: layers of other formats are not used."""
+_RUNS_GO = re.compile(r"^(?!\s*(?:\#|echo\b)).*\bgo\s+(?:test|build|vet)\b", re.MULTILINE)
+_DOES_NOT_COMPILE = re.compile(
+    r"^(?:error\[E\d+\]: |error: could not compile |[^\n]{1,300}error TS\d+: )", re.MULTILINE
+)
+"""Errors of compilers, which start when everything is installed."""
 
 
-def make_dependency_layer(task: Task, sandboxes: SandboxManager, timeout_seconds: int) -> str:
-    """Return the name of the image with a task's dependency layer; make it if it does not exist."""
+class DependencyLayerError(InfraError):
+    """A dependency layer could not be made, because the runner did not get as far as the tests."""
+
+    def __init__(self, reason: str, outage: Outage | None = None) -> None:
+        """Create the error; `outage` is the server that was unreachable, if that was the cause."""
+        super().__init__(str(outage) if outage else reason)
+        self.outage = outage
+
+
+class DependencyLayer(NamedTuple):
+    """A dependency layer, or why it could not be made."""
+
+    image_ref: str
+    error: DependencyLayerError | None = None
+
+
+def compiles_outside_repository(task: Task) -> bool:
+    """Whether a task's runner uses Go, which keeps what it compiles outside of the repository."""
+    try:
+        return bool(_RUNS_GO.search(task.runner_script.read_text(errors="replace")))
+    except OSError:
+        return False
+
+
+def make_dependency_layer(
+    task: Task, sandboxes: SandboxManager, timeout_seconds: int
+) -> DependencyLayer:
+    """Return a task's dependency layer; make it if it does not exist.
+
+    It is kept only if the runner got as far as the tests.
+    """
     backend = sandboxes.backend
     image = sandboxes.image(task)
     image_ref = image.evaluation_ref or image.ref
     tests = task.features[0].tests.read_bytes()
     keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
 
-    digest = hashlib.sha256(f"{_FORMAT} {image.digest} {image_ref}".encode())
+    digest = hashlib.sha256(f"{LAYER_FORMAT} {image.digest} {image_ref}".encode())
     for part in (task.runner_script.read_bytes(), tests, keep_wheels):
         digest.update(hashlib.sha256(part).digest())
     key = digest.hexdigest()[:16]
@@ -39,15 +77,41 @@ def make_dependency_layer(task: Task, sandboxes: SandboxManager, timeout_seconds
     )
     with backend.locked_snapshot(task, key) as existing:
         if existing:
-            return existing
+            return DependencyLayer(existing)
         with sandboxes.sandbox(
             image_ref, timeout_seconds=3 * timeout_seconds, options=options
         ) as sandbox:
-            # The result does not matter: the feature is missing, so its tests fail.
-            run_tests(sandbox, tests, None, timeout_seconds, INSTALL_ENV, last=False)
+            run = run_tests(sandbox, tests, None, timeout_seconds, INSTALL_ENV, last=False)
+            error = _install_error(run, sandbox)
+            if error:
+                return DependencyLayer("", error)
             argv = ["bash", "-c", keep_wheels.decode(), "keep-wheels"]
             argv += [PIP_LOG, WHEELS_DIR, f"{PATCHES_DIR}/{TESTS_NAME}"]
             sandbox.run_checked(
                 argv, f"{task.label}: cannot keep the packages that pip downloaded", timeout_seconds
             )
-            return backend.take_snapshot(sandbox, task, key)
+            return DependencyLayer(backend.take_snapshot(sandbox, task, key))
+
+
+def _install_error(run: TestRun, sandbox: Sandbox) -> DependencyLayerError | None:
+    """Return why a runner did not install everything; None if it did.
+
+    The result of the tests does not matter: the feature is missing, so they fail, and in some
+    languages do not compile.
+    """
+    if run.success:
+        return None
+    has_tests = bool(run.framework or run.outcomes)
+    outage = find_outage(run.output, _read_pip_log(sandbox))
+    if outage and (outage.is_of_package_manager or not has_tests):
+        return DependencyLayerError("", outage)
+    if has_tests or _DOES_NOT_COMPILE.search(run.output):
+        return None
+    return DependencyLayerError(f"its runner fails before the tests: {run.error}")
+
+
+def _read_pip_log(sandbox: Sandbox) -> str:
+    try:
+        return sandbox.read_file(PIP_LOG).decode(errors="replace")
+    except (OSError, SandboxRefused):
+        return ""  # the runner does not use pip

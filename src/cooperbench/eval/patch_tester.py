@@ -109,11 +109,19 @@ class PatchTester:
 
         `tests` and `runner` take the place of the feature's tests and of the image's runner. After
         an infrastructure error it runs again in another sandbox.
+
+        Raises:
+            DependencyLayerError: The conditions need a dependency layer, and it cannot be made.
         """
         hidden_tests = feature.tests.read_bytes() if tests is None else tests
+        task = feature.task
+        image = self.image(task)
+        image_ref = image.evaluation_ref or image.ref
+        if conditions.installed:
+            image_ref = self._dependency_layers.get(task, partial(self._make_layer, task))
 
         def attempt(_: int) -> TestRun:
-            with self._sandbox_for_tests(feature.task, conditions) as sandbox:
+            with self._sandbox_for_tests(task, image_ref, conditions) as sandbox:
                 return run_tests(
                     sandbox,
                     hidden_tests,
@@ -142,16 +150,28 @@ class PatchTester:
             wait(futures)
         return [first_run, *(future.result() for future in futures)]
 
+    def forget(self, feature: Feature, tree: str, conditions: Conditions) -> None:
+        """Let `run_once` run the tests again."""
+        self._runs.forget((feature, tree, conditions))
+
+    def _make_layer(self, task: Task) -> str:
+        """Return the name of the image with a task's dependency layer.
+
+        Raises:
+            DependencyLayerError: The runner could not install everything. It is not retried here.
+        """
+        layer = with_retries(
+            lambda _: make_dependency_layer(task, self._sandboxes, self.timeout_seconds), self.stop
+        )
+        if layer.error:
+            raise layer.error
+        return layer.image_ref
+
     @contextmanager
-    def _sandbox_for_tests(self, task: Task, conditions: Conditions) -> Iterator[Sandbox]:
-        image = self.image(task)
-        image_ref = image.evaluation_ref or image.ref
-        if conditions.installed:
-            image_ref = self._dependency_layers.get(
-                task,
-                partial(make_dependency_layer, task, self._sandboxes, self.timeout_seconds),
-            )
-        is_prepared = bool(image.evaluation_ref)
+    def _sandbox_for_tests(
+        self, task: Task, image_ref: str, conditions: Conditions
+    ) -> Iterator[Sandbox]:
+        is_prepared = bool(self.image(task).evaluation_ref)
         network = conditions.network or "none"
         with self._sandbox(task, image_ref, network, for_test_run=is_prepared) as sandbox:
             if not is_prepared:

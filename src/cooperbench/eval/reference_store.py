@@ -125,14 +125,9 @@ def key_of(feature: Feature) -> str:
 
 
 def file_name(key: str, image_digest: str, conditions: Conditions) -> str:
-    """Return the name of a reference's file.
-
-    With a network the runner installs what it needs, so a dependency layer makes no difference.
-    """
-    policy = f"{image_digest} {conditions.network}"
-    if conditions.network == "none" and conditions.installed:
-        policy += " installed"
-    return f"{key[:32]}-{hashlib.sha256(policy.encode()).hexdigest()[:16]}.json"
+    """Return the name of a reference's file."""
+    policy = hashlib.sha256(f"{image_digest} {conditions.label}".encode()).hexdigest()
+    return f"{key[:32]}-{policy[:16]}.json"
 
 
 def features_of(pairs: Iterable[Pair]) -> list[Feature]:

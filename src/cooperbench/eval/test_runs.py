@@ -109,7 +109,7 @@ class TestRun:
             if test not in flaky and self.outcomes.get(test) != "passed":
                 absent.add(test)
         if not self.success:
-            return self._forgive_flaky_failures(flaky, absent)
+            return self if absent else self.forgive_flaky_failures(flaky)
         error = self._error_of_missing_tests(reference, absent)
         if error is None:
             return self
@@ -122,11 +122,11 @@ class TestRun:
             skipped_tests=tuple(sorted(skipped)),
         )
 
-    def _forgive_flaky_failures(self, flaky: set[str], absent: set[str]) -> TestRun:
-        """Return a failed run as a success if only flaky tests failed and no other is absent."""
+    def forgive_flaky_failures(self, flaky: set[str]) -> TestRun:
+        """Return a failed run as a success if only flaky tests failed."""
         failures = {test for test, outcome in self.outcomes.items() if outcome == "failed"}
         only_flaky_failed = failures and failures <= flaky
-        if only_flaky_failed and not absent and self.tests_passed:
+        if only_flaky_failed and self.tests_passed:
             return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
         return self
 

@@ -130,7 +130,7 @@ def _problems_of(reference: ReferenceRecord, label: str, apply_error: str) -> It
     if not reference.golden.success:
         error = reference.golden.error or apply_error
         yield f"{label}: the golden patch fails: {error}"
-    if reference.failed_runs:
+    elif reference.failed_runs:
         runs = f"{reference.failed_runs} of {reference.runs} runs"
         yield f"{label}: the golden patch fails in {runs}"
     if reference.base_passes:

@@ -54,6 +54,8 @@ class ReferenceRecord(Record, kw_only=True, frozen=True):
     """Ids of the tests that passed, if the framework gives them."""
     flaky_tests: list[str] = msgspec.field(default_factory=list)
     """Tests that did not end the same way each time; they are not required."""
+    ruled_out: list[str] = msgspec.field(default_factory=list)
+    """Stricter conditions under which the golden patch does not pass."""
     base_passes: bool | None = None
     """Whether the tests pass without the feature; None if that was not tried."""
     runs: int = 1
