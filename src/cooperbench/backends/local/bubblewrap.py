@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from cooperbench.backends.local.host_tools import is_open_to_us
-from cooperbench.backends.local.rootfs import View
+from cooperbench.backends.local.rootfs import Overlays, View
 from cooperbench.backends.local.seccomp import seccomp_program
 from cooperbench.errors import SandboxError
 from cooperbench.text import printable
@@ -234,8 +234,8 @@ class Bubblewrap:
     """A bwrap executable that works on this machine."""
 
     executable: Path
-    overlays: bool
-    """Whether to use overlay file systems; the kernel and the cache's file system must allow it."""
+    overlays: Overlays
+    """Overlay file systems to use: those that the kernel and the cache's file system allow."""
 
     def start(
         self, folder: Path, view: View, argv: Sequence[str], stdio: Sequence[int], limits: Limits
@@ -252,7 +252,8 @@ class Bubblewrap:
         request = {
             "bubblewrap": self.executable,
             "folder": folder,
-            "overlays": view.overlays,
+            "root_layers": view.root_layers,
+            "read_only": view.read_only,
             "limits": asdict(limits),
         }
         # In files: the command line could be read inside, and it names folders of the host.

@@ -1,12 +1,15 @@
 """The file system of a sandbox, as mounts for bubblewrap: system, host tools, own folders, task.
 
-The root is a folder of the sandbox's own on the disk. Everything of the host is mounted read-only.
+The root is a folder of the sandbox's own on the disk. Everything of the host is mounted read-only,
+through an overlay: its files then have inodes of the sandbox's own, so that a lock on /usr/bin/env
+is not seen in another sandbox.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -61,6 +64,8 @@ _ENV = {
 }
 _SHARED_MEMORY_BYTES = 2 * 1024**3
 _LOCAL_BIN = Path("/usr/local/bin")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""An escaped character in /proc/self/mountinfo, e.g. \\040 for a space."""
 _HOST_LOCAL_BIN = "/cooperbench/host-bin"
 
 _GENERATED_ETC = {
@@ -82,8 +87,8 @@ _GENERATED_ETC = {
     "shells": "/bin/sh\n/bin/bash\n",
     "resolv.conf": "",
 }
-_NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
-"""Files that are the host's if the sandbox has the network."""
+_NETWORK_ETC = ("hosts", "resolv.conf")
+"""Files of /etc that are copies of the host's if the sandbox has the network."""
 _COPIED_ETC = (
     "bash.bashrc",
     "ca-certificates.conf",
@@ -146,9 +151,20 @@ _COPIED_SYSCTL = (
 )
 """Files of /proc/sys that exist inside, as copies.
 
+kernel/random/uuid is missing: a copy would not be random, and the host's could be locked.
+
 If CooperBench runs as root, root inside is root outside, though without capabilities. That is
 enough to write to kernel/core_pattern, and through it to run a program on the host."""
-_RANDOM_UUID = "kernel/random/uuid"
+
+
+class Overlays(NamedTuple):
+    """Folders of a sandbox that are overlay file systems. Not every cache or kernel allows both."""
+
+    root: bool
+    """The root, over the task's template. Otherwise the template is copied."""
+    read_only: bool
+    """Everything that is mounted read-only. Otherwise its files are shared by all sandboxes, which
+    can then signal each other by locking them."""
 
 
 class View(NamedTuple):
@@ -156,8 +172,10 @@ class View(NamedTuple):
 
     arguments: list[str]
     """Bubblewrap's arguments."""
-    overlays: list[list[Path]]
-    """Overlay file systems: lists of folders, the top one first. Only the first is writable."""
+    root_layers: list[Path]
+    """Layers of an overlay file system for the root, the top one first; none for a plain folder."""
+    read_only: list[Path]
+    """Paths of the host over which a read-only overlay is mounted for this sandbox."""
 
 
 @dataclass(frozen=True)
@@ -200,12 +218,14 @@ class RootFsBuilder:
         self._shared = Path(mkdtemp(dir=run_folder))
         self._private = (run_folder, *private)
         self._tools = find_host_tools(self._private)
+        shown_folders = [*_system_folders(), *_etc_folders(), *self._tools.prefixes]
+        self._host_paths = _with_mounts_below(shown_folders)
         self._write_lib(self._shared / "lib")
         self._proc_mounts = _make_proc_mounts(self._shared)
         _write_etc(self._shared / "etc")
 
     def build(
-        self, folder: Path, content: Content, options: SandboxOptions, *, overlays: bool
+        self, folder: Path, content: Content, options: SandboxOptions, overlays: Overlays
     ) -> View:
         """Make a sandbox's own files in `folder`; return its mounts."""
         root = folder / "root"
@@ -216,9 +236,9 @@ class RootFsBuilder:
             *_base_mounts(root),
             *_system_mounts(root),
             *self._proc_mounts,
-            *self._etc_mounts(options),
+            *self._etc_mounts(),
         ]
-        if not overlays:
+        if not overlays.root:
             for layer in content.layers:
                 copy_tree(layer, root)
         for source, target in content.writable:
@@ -227,6 +247,10 @@ class RootFsBuilder:
         arguments += read_only(self._shared / "lib", LIB_DIR)
         arguments += read_only(folder / "io", IO_DIR)
         cooperbench_folders = [self._shared]
+        if options.network == "public":
+            network_etc = folder / "network-etc"
+            arguments += _copy_network_etc(network_etc)
+            cooperbench_folders.append(network_etc)
         if content.runner is not None:
             local_bin = folder / "local-bin"
             arguments += _make_local_bin(local_bin, content.runner)
@@ -238,12 +262,14 @@ class RootFsBuilder:
             arguments += read_only(content.base_git, "/cooperbench/base.git")
             cooperbench_folders.append(content.base_git)
         arguments += ["--chdir", "/"]
-        if not overlays:
-            return View(arguments, [])
-        # An overlay needs at least two layers.
-        empty = folder / "io"
-        read_only_overlays = [[shown, empty] for shown in cooperbench_folders]
-        return View(arguments, [[root, *content.layers, empty], *read_only_overlays])
+        root_layers: list[Path] = []
+        if overlays.root:
+            # An overlay needs a lower layer even if there is no template.
+            root_layers = [root, *content.layers, folder / "io"]
+        read_only_paths: list[Path] = []
+        if overlays.read_only:
+            read_only_paths = [*self._host_paths, *cooperbench_folders]
+        return View(arguments, root_layers, read_only_paths)
 
     def _write_lib(self, lib: Path) -> None:
         """Write the scripts, the shell and links to Python."""
@@ -268,16 +294,10 @@ class RootFsBuilder:
             arguments += ["--setenv", name, value]
         return arguments
 
-    def _etc_mounts(self, options: SandboxOptions) -> list[str]:
+    def _etc_mounts(self) -> list[str]:
         arguments = read_only(self._shared / "etc", "/etc")
-        if options.network == "public":
-            for path in _NETWORK_ETC:
-                arguments += ["--ro-bind-try", path, path]
-        for name in _MOUNTED_ETC:
-            folder = Path("/etc", name)
-            is_link = folder.resolve() != folder
-            if folder.is_dir() and not is_link:
-                arguments += read_only(folder)
+        for folder in _etc_folders():
+            arguments += read_only(folder)
         return arguments
 
     def _tool_mounts(self) -> list[str]:
@@ -323,13 +343,48 @@ def _base_mounts(root: Path) -> list[str]:
 
 def _system_mounts(root: Path) -> list[str]:
     """Return the arguments for /usr and what belongs to it; make links such as /bin in `root`."""
+    for name in SYSTEM_NAMES:
+        path = Path("/", name)
+        if path.is_symlink():
+            (root / name).symlink_to(path.readlink())
     arguments: list[str] = []
-    for name in SYSTEM_ROOTS:
-        path = Path(name)
-        if path.name in SYSTEM_NAMES and path.is_symlink():
-            (root / path.name).symlink_to(path.readlink())
-        elif path.is_dir():
-            arguments += read_only(path)
+    for folder in _system_folders():
+        arguments += read_only(folder)
+    return arguments
+
+
+def _system_folders() -> list[Path]:
+    """Return /usr and what else is the system: /bin or /lib only where they are not links."""
+    folders = [Path(name) for name in SYSTEM_ROOTS]
+    return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
+
+
+def _etc_folders() -> list[Path]:
+    """Return the folders of /etc that are mounted; a link to a folder is copied with the rest."""
+    folders = [Path("/etc", name) for name in _MOUNTED_ETC]
+    return [folder for folder in folders if folder.is_dir() and folder.resolve() == folder]
+
+
+def _with_mounts_below(folders: list[Path]) -> list[Path]:
+    """Return folders and what is mounted below them, which an overlay does not show by itself."""
+    mount_points: list[Path] = []
+    for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+        escaped_path = line.split(" ")[4]
+        mount_points.append(Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), escaped_path)))
+    shown = set(folders)
+    below = [path for path in mount_points if not shown.isdisjoint(path.parents)]
+    # A folder comes before what lies in it.
+    return sorted({*folders, *below})
+
+
+def _copy_network_etc(folder: Path) -> list[str]:
+    """Copy the host's files about the network; return their mounts."""
+    folder.mkdir()
+    arguments: list[str] = []
+    for name in _NETWORK_ETC:
+        with contextlib.suppress(OSError):
+            shutil.copyfile(Path("/etc", name), folder / name)
+            arguments += read_only(folder / name, f"/etc/{name}")
     return arguments
 
 
@@ -363,12 +418,11 @@ def _make_local_bin(folder: Path, runner: Path) -> list[str]:
 def _make_proc_mounts(folder: Path) -> list[str]:
     """Make files in `folder` that cover parts of /proc; return their mounts."""
     settings = folder / "proc-sys"
-    for name in (*_COPIED_SYSCTL, _RANDOM_UUID):
+    for name in _COPIED_SYSCTL:
         (settings / name).parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
             (settings / name).write_bytes(Path("/proc/sys", name).read_bytes())
     arguments = read_only(settings, "/proc/sys")
-    arguments += read_only(Path("/proc/sys", _RANDOM_UUID))
     empty = folder / "empty"
     empty.touch()
     for path in sorted(Path("/proc").iterdir()):

@@ -80,10 +80,10 @@ class LocalSandbox(Sandbox):
         """Connection to process 1; None before its start and after its end."""
         self._process: SandboxProcess | None = None
         """Process 1: the supervisor, later the last command. None if it could not be started."""
-        self._view = View([], [])
+        self._view = View([], [], [])
         try:
             self._view = builder.build(
-                self._folder, content, options or SandboxOptions(), overlays=bubblewrap.overlays
+                self._folder, content, options or SandboxOptions(), bubblewrap.overlays
             )
             self._start_supervisor(tools_are_trusted=builder.tools_proven)
             self._timer.start()

@@ -26,11 +26,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
 import signal
 import socket
+import stat
+import struct
 import sys
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -54,6 +57,9 @@ MS_RDONLY, MS_NOSUID, MS_NOEXEC, MS_REMOUNT = 1, 2, 8, 1 << 5
 MS_BIND = 1 << 12
 MS_REC, MS_SLAVE = 1 << 14, 1 << 19
 
+# From capability.h: CAP_SYS_ADMIN, CAP_MKNOD.
+DEVICE_CAPABILITIES = 1 << 21 | 1 << 27
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,9 +70,10 @@ class StartRequest(NamedTuple):
     """Path of the bwrap executable."""
     folder: Path
     """Folder of the sandbox on the host, with `root`, `io`, `work` and `log`."""
-    overlays: list[list[str]]
-    """Overlay file systems to mount: each a list of folders, the top one first. Only the first is
-    writable."""
+    root_layers: list[str]
+    """Layers of an overlay for the sandbox's root, the top one first; none for a plain folder."""
+    read_only: list[str]
+    """Paths over which a read-only overlay is mounted, a folder before what lies in it."""
     memory_bytes: int
     processes: int
     disk_bytes: int
@@ -79,7 +86,8 @@ class StartRequest(NamedTuple):
         return cls(
             bubblewrap=content["bubblewrap"],
             folder=Path(content["folder"]),
-            overlays=content["overlays"],
+            root_layers=content["root_layers"],
+            read_only=content["read_only"],
             memory_bytes=limits["memory_bytes"],
             processes=limits["processes"],
             disk_bytes=limits["disk_bytes"],
@@ -368,8 +376,10 @@ def become_bubblewrap(
             signal.signal(signal_number, signal.SIG_DFL)
         command = read_argv(descriptors.command)
         redirect_standard_streams(descriptors)
-        if request.overlays:
-            mount_overlays(request.folder, request.overlays)
+        if may_create_devices():
+            use_own_devices(request.folder)
+        if request.root_layers or request.read_only:
+            mount_overlays(request)
         send_io_folder(request.folder, descriptors.status)
         # Bubblewrap does not pass these descriptors on to the command.
         options = ["--args", str(descriptors.arguments)]
@@ -404,27 +414,35 @@ def send_io_folder(folder: Path, status: int) -> None:
         socket.send_fds(harness, [b" "], [os.open(folder / "io", os.O_PATH)])
 
 
-def mount_overlays(folder: Path, overlays: list[list[str]]) -> None:
+def mount_overlays(request: StartRequest) -> None:
     """Mount overlays over folders in a mount namespace for bubblewrap alone.
 
-    What is mounted from an overlay shows no path of the host inside the sandbox. A user namespace
-    makes this possible without privileges. Layers are named by descriptors, because mount options
-    are visible inside.
+    What is mounted from an overlay shows no path of the host inside the sandbox, and its files have
+    inodes of their own: locks, leases, inotify and access times stay in this sandbox. A user
+    namespace makes this possible without privileges. Layers are named by descriptors, because mount
+    options are visible inside.
 
     A named pipe seen through an overlay is another pipe than the one below it. The folder for named
     pipes therefore becomes a tmpfs, of which the harness gets a descriptor.
     """
     enter_user_namespace()
-    for layers in overlays:
-        top, *below = [descriptor_path(layer) for layer in layers]
-        is_writable = layers is overlays[0]
-        if is_writable:
-            work = descriptor_path(folder / "work")
-            options = f"userxattr,lowerdir={':'.join(below)},upperdir={top},workdir={work}"
+    # A mount can cover the folders of the next one, so all of them are opened first.
+    sources = {path: descriptor_path(path) for path in request.read_only}
+    root_layers = [descriptor_path(layer) for layer in request.root_layers]
+    work = descriptor_path(request.folder / "work")
+    # A read-only overlay needs at least two layers.
+    empty = descriptor_path(request.folder / "io")
+    for path, source in sources.items():
+        if Path(source).is_dir():
+            mount("overlay", path, f"userxattr,lowerdir={source}:{empty}")
         else:
-            options = f"userxattr,lowerdir={':'.join([top, *below])}"
-        mount("overlay", layers[0], options)
-    mount("tmpfs", folder / "io", "mode=700,size=4096")
+            # A file that a container engine has mounted by itself cannot be a layer.
+            bind(source, path)
+    if root_layers:
+        top, *below = root_layers
+        options = f"userxattr,lowerdir={':'.join(below)},upperdir={top},workdir={work}"
+        mount("overlay", request.root_layers[0], options)
+    mount("tmpfs", request.folder / "io", "mode=700,size=4096")
 
 
 def enter_user_namespace() -> None:
@@ -448,6 +466,22 @@ def mount(kind: str, target: str | Path, options: str) -> None:
         raise OSError(ctypes.get_errno(), f"cannot mount {kind}")
 
 
+def bind(source: str | Path, target: str | Path, flags: int = 0) -> None:
+    """Mount a file or folder at another path, with these flags; OSError if that fails."""
+    target_bytes = os.fsencode(target)
+    if libc.mount(os.fsencode(source), target_bytes, None, MS_BIND, None) != 0:
+        raise OSError(ctypes.get_errno(), "cannot mount a file of the host")
+    if flags and libc.mount(None, target_bytes, None, MS_BIND | MS_REMOUNT | flags, None) != 0:
+        raise OSError(ctypes.get_errno(), "cannot mount a file of the host read-only")
+
+
+def enter_mount_namespace() -> bool:
+    """Enter a new mount namespace, whose mounts nobody else sees; False if that is not allowed."""
+    if libc.unshare(CLONE_NEWNS) != 0:
+        return False
+    return bool(libc.mount(None, b"/", None, MS_SLAVE | MS_REC, None) == 0)
+
+
 def protect_devices() -> None:
     """Keep sandboxes of root from changing the host's device nodes (`chmod 000 /dev/null`).
 
@@ -455,15 +489,54 @@ def protect_devices() -> None:
     this process and its sandboxes see the nodes on read-only mounts. If root of a container may not
     mount, the nodes are the container's own.
     """
-    if libc.unshare(CLONE_NEWNS) != 0:
+    if not enter_mount_namespace():
         return
-    if libc.mount(None, b"/", None, MS_SLAVE | MS_REC, None) != 0:
-        return
-    read_only = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NOEXEC
     for name in DEVICES:
-        node = os.fsencode(f"/dev/{name}")
-        libc.mount(node, node, None, MS_BIND, None)
-        libc.mount(None, node, None, read_only, None)
+        with contextlib.suppress(OSError):
+            bind(f"/dev/{name}", f"/dev/{name}", MS_RDONLY | MS_NOSUID | MS_NOEXEC)
+
+
+def use_own_devices(folder: Path) -> None:
+    """Give a sandbox of root device nodes of its own, which bubblewrap takes from /dev.
+
+    Locks on the host's nodes, and inotify, would reach all sandboxes.
+    """
+    if not enter_mount_namespace():
+        raise OSError(ctypes.get_errno(), "cannot create a mount namespace")
+    devices = folder / "devices"
+    devices.mkdir(exist_ok=True)
+    mount("tmpfs", devices, "mode=755,size=4096")
+    for name in DEVICES:
+        number = Path("/dev", name).stat().st_rdev
+        os.mknod(devices / name, stat.S_IFCHR, number)
+        (devices / name).chmod(0o666)
+    bind(devices, "/dev", MS_RDONLY | MS_NOSUID | MS_NOEXEC)
+
+
+def may_create_devices() -> bool:
+    """Return whether this process may mount and create device nodes: root outside of containers."""
+    # A tmpfs that was mounted in a user namespace has no devices.
+    if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
+        return False
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return int(value, 16) & DEVICE_CAPABILITIES == DEVICE_CAPABILITIES
+    return False
+
+
+def lock_devices() -> None:
+    """Hold shared locks on the host's device nodes for as long as this process runs.
+
+    Sandboxes that have no nodes of their own could otherwise signal each other by locking these.
+    Now every shared lock succeeds and every exclusive one fails, whatever other sandboxes do.
+    """
+    whole_file = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    for name in DEVICES:
+        with contextlib.suppress(OSError):
+            fd = os.open(f"/dev/{name}", os.O_RDONLY | os.O_NOCTTY)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
 
 
 def main() -> None:
@@ -476,6 +549,8 @@ def main() -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.geteuid() == 0:
         protect_devices()
+    if not may_create_devices():
+        lock_devices()
     SpawnerServer(socket.socket(fileno=0)).serve(harness_pidfd)
 
 

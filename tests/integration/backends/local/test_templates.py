@@ -14,6 +14,7 @@ import pytest
 
 from cooperbench.backends.local import LocalBackend
 from cooperbench.backends.local.cache import template_content
+from cooperbench.backends.local.rootfs import Overlays
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.errors import InfraError, UserError
@@ -132,8 +133,15 @@ def test_what_one_sandbox_changes_no_other_sees(local: LocalBackend, image: Imag
     second.terminate()
 
 
-@pytest.mark.parametrize("overlays", [True, False])
-def test_large_templates(tmp_path: Path, overlays: bool) -> None:
+@pytest.mark.parametrize(
+    "overlays",
+    [
+        Overlays(root=True, read_only=True),
+        Overlays(root=False, read_only=True),
+        Overlays(root=False, read_only=False),
+    ],
+)
+def test_large_templates(tmp_path: Path, overlays: Overlays) -> None:
     """Through an overlay where there is one, else as a copy: the same to see, and the template stays as it is."""
     task = tiny_task(tmp_path)
     change_setup(task, task.setup_script.read_text() + LARGE)
@@ -141,7 +149,7 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     image = backend.prepare(task)
     template = tmp_path / "cache" / "local" / image.ref.partition("@")[2]
     builder, bubblewrap = backend._find_bubblewrap()
-    if overlays and not bubblewrap.overlays:
+    if overlays > bubblewrap.overlays:
         skip_without("overlay mounts", "a file system that supports them", optional=True)
     sandbox = LocalSandbox(
         builder,
@@ -154,7 +162,8 @@ def test_large_templates(tmp_path: Path, overlays: bool) -> None:
     )
     script = "echo changed >bulk/1; rm bulk/2; mv bulk/3 bulk/three; mkdir new; rm -rf tests; ls bulk | wc -l"
     assert in_repo(sandbox, script).stdout == b"699\n"
-    assert (b"overlay" in sandbox.run(["grep", " / overlay ", "/proc/mounts"]).stdout) == overlays
+    mounts = sandbox.run(["cat", "/proc/mounts"]).stdout_read()
+    assert (" / overlay " in mounts, " /usr overlay " in mounts) == overlays
     sandbox.terminate()
     assert (template / "evaluation/workspace/repo/bulk/1").read_text() == "1\n"
     assert (template / "evaluation/workspace/repo/bulk/2").exists()
@@ -165,7 +174,7 @@ def test_mounts_tell_nothing_about_the_host(tmp_path: Path) -> None:
     backend = LocalBackend(cache_dir=tmp_path / "cache")
     (tmp_path / "programs").mkdir()
     image = backend.prepare(tiny_task(tmp_path))
-    if not backend._find_bubblewrap()[1].overlays:
+    if not backend._find_bubblewrap()[1].overlays.root:
         skip_without("overlay mounts", "a file system that supports them", optional=True)
     sandbox = backend.create_sandbox(
         image.agent_ref or "", options=SandboxOptions(programs=tmp_path / "programs")
