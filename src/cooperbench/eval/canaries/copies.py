@@ -63,6 +63,9 @@ class NameMaker:
         """Return a new name for a test, and the text to insert for it."""
         name = test.name.encode()
         words = [self._random.choice(self._words)]
+        if not name:
+            # Only the words are known of the id, so they have to be enough.
+            words += [self._random.choice(self._words) for _ in range(2)]
         while True:
             suffix = _suffix(words, test.name_style)
             if (name + suffix).lower() not in self._taken:
@@ -72,7 +75,7 @@ class NameMaker:
         text = suffix
         if test.name_style == "expression":
             text = b" + '" + suffix + b"'"
-        return (name + suffix).decode("utf-8", "replace"), text
+        return (name + suffix).decode("utf-8", "replace").strip(), text
 
 
 def _suffix(words: Sequence[bytes], style: str) -> bytes:
@@ -103,7 +106,7 @@ def copy_tests(
     size = sum(test.span.end - test.span.start for test in copied)
     limit = min(max_growth, MAX_INSTANCES, _MAX_FILE_GROWTH / max(size, 1))
     for test in copied:
-        plain = not any(name.startswith(test.name) for name in own_types)
+        plain = not any(test.name and name.startswith(test.name) for name in own_types)
         instances = list(_instances(test, file, names, random, limit=limit, plain=plain))
         if not any(instance.is_decoy for instance in instances):
             continue

@@ -10,6 +10,9 @@ from cooperbench.eval.canaries.model import TestFile
 
 _READERS = {
     r"\.py$": ("python", "read_python"),
+    r"\.[cm]?jsx?$": ("javascript", "read_javascript"),
+    r"\.[cm]?ts$": ("javascript", "read_typescript"),
+    r"\.tsx$": ("javascript", "read_tsx"),
 }
 """By the ending of a file: module and function of its reader."""
 _MAX_BYTES = 2_000_000

@@ -305,15 +305,16 @@ class PythonReader(Reader):
         texts = [self.text(node) for node in descendants(names) if node.type == "string_content"]
         return tuple(name.strip() for text in texts for name in text.split(b",") if name.strip())
 
-    def cell(self, row: Node, column: int, count: int) -> Node | None:
+    def cell(self, row: Node, name: bytes, table: Table) -> Node | None:
         """Return what stands in a column of a row, also of `pytest.param`."""
         if row.type == "call":
             arguments = named_children(named_children(row)[1])
+            column = table.names.index(name)
             positional = [node for node in arguments if node.type != "keyword_argument"]
             return positional[column] if column < len(positional) else None
-        if count > 1 and row.type not in ("tuple", "list"):
+        if len(table.names) > 1 and row.type not in ("tuple", "list"):
             return None
-        return super().cell(row, column, count)
+        return super().cell(row, name, table)
 
     def is_declaration(self, node: Node) -> bool:
         """Whether a name stands where a parameter or a keyword is named."""

@@ -110,10 +110,11 @@ class Reader(ABC):
         """Yield the tables of values in the file."""
         return iter(())
 
-    def cell(self, row: Node, column: int, count: int) -> Node | None:
-        """Return what stands in a column of a row; `count` is the number of columns."""
-        if count == 1:
+    def cell(self, row: Node, name: bytes, table: Table) -> Node | None:
+        """Return what stands in a column of a row."""
+        if len(table.names) == 1:
             return row
+        column = table.names.index(name)
         cells = named_children(row)
         return cells[column] if column < len(cells) else None
 
@@ -371,9 +372,8 @@ class Reader(ABC):
         values: list[tuple[Table | None, Node, Node]] = []
         for table in self._tables:
             if test and test.contains(table.span) and name in table.names:
-                column = table.names.index(name)
                 for row in table.rows:
-                    cell = self.cell(row, column, len(table.names))
+                    cell = self.cell(row, name, table)
                     if cell is not None and self._is_safe_cell(cell):
                         values.append((table, row, cell))
         for variable, value in self._locals:
