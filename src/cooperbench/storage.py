@@ -257,12 +257,22 @@ class ExperimentPaths:
             return None
         for leftover in folder.rglob(f"{_TEMPORARY}*"):
             leftover.unlink(missing_ok=True)
-        attempts = self.root / "attempts" / folder.relative_to(self.root)
-        attempts.mkdir(parents=True, exist_ok=True)
-        numbers = [int(entry.name) for entry in attempts.iterdir() if entry.name.isdigit()]
-        target = attempts / f"{max(numbers, default=0) + 1:03d}"
+        archived = self.archived(pair, setting)
+        number = int(archived[-1].name) + 1 if archived else 1
+        target = self._attempts_folder(pair, setting) / f"{number:03d}"
+        target.parent.mkdir(parents=True, exist_ok=True)
         folder.rename(target)
         return target
+
+    def archived(self, pair: Pair, setting: Setting) -> list[Path]:
+        """Return the folders of earlier attempts at a pair, oldest first."""
+        attempts = self._attempts_folder(pair, setting)
+        folders = [entry for entry in attempts.glob("*") if entry.name.isdecimal()]
+        return sorted(folders, key=lambda folder: int(folder.name))
+
+    def _attempts_folder(self, pair: Pair, setting: Setting) -> Path:
+        folder = self.pair(pair, setting).folder
+        return self.root / "attempts" / folder.relative_to(self.root)
 
     def settings_on_disk(self) -> tuple[Setting, ...]:
         """Return the settings that have a folder."""

@@ -19,6 +19,19 @@ def printable(text: str) -> str:
     return _HOSTILE.sub(lambda match: repr(match[0])[1:-1], text)
 
 
+def describe_error(error: BaseException, max_characters: int = 500) -> str:
+    """Return the type and the message of any exception on one line.
+
+    It may come from an agent's code, and then even its message may raise an exception.
+    """
+    try:
+        message = " ".join(str(error).split())
+    except BaseException:  # a hostile `__str__`
+        message = "its message cannot be read"
+    name = type(error).__name__
+    return shorten(printable(f"{name}: {message}" if message else name), max_characters)
+
+
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """Return `1 pair` or `2 pairs`; `nouns` is the plural where an added s is not enough."""
     if count != 1:

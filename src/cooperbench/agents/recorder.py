@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from msgspec import UNSET
 
@@ -49,6 +49,8 @@ class Recorder:
     ) -> None:
         self._paths = paths
         self._lock = threading.Lock()
+        self.write_error: OSError | None = None
+        """The error of a write that failed, for example because the disk is full."""
         self.started_at = utc_now()
         self.folder = paths.trajectory.parent
         """Folder of the trajectory and of files that the agent framework keeps."""
@@ -141,15 +143,20 @@ class Recorder:
         line = json.dumps(content, default=str)
         if redact(line) != line:
             line = json.dumps(_redact_texts(json.loads(line)))
-        with self._lock:
-            self._journal.write(line + "\n")
-            self._journal.flush()
+        self._append(self._journal, line + "\n")
         return line.encode()
 
     def _write_log(self, timestamp: str, text: str) -> None:
+        self._append(self._log, f"{timestamp}  {text}")
+
+    def _append(self, file: TextIO, text: str) -> None:
         with self._lock:
-            self._log.write(f"{timestamp}  {text}")
-            self._log.flush()
+            try:
+                file.write(text)
+                file.flush()
+            except OSError as error:
+                self.write_error = error
+                raise
 
 
 def _redact_texts(value: Any) -> Any:

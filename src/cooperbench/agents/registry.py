@@ -10,6 +10,7 @@ from typing import Any, cast
 from cooperbench.agents.base import Agent
 from cooperbench.errors import UserError
 from cooperbench.settings import import_user_module
+from cooperbench.text import describe_error
 
 ENTRY_POINT_GROUP = "cooperbench.agents"
 MODULES_VARIABLE = "COOPERBENCH_EXTERNAL_AGENTS"
@@ -80,7 +81,7 @@ def _import_external_modules() -> None:
             continue
         try:
             import_user_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problem = f"{MODULES_VARIABLE} names {module!r}, which cannot be imported: {error}"
             raise UserError(problem) from error
 
@@ -89,8 +90,9 @@ def _import_agent(name: str, target: str) -> type[Agent]:
     module, _, attribute = target.partition(":")
     try:
         factory = getattr(import_user_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"agent {name!r} ({target}) cannot be loaded: {error}") from error
+    except (Exception, SystemExit) as error:
+        problem = describe_error(error)
+        raise UserError(f"agent {name!r} ({target}) cannot be loaded: {problem}") from error
     if not callable(factory) or not hasattr(factory, "run"):
         raise UserError(f"{name!r} ({target}) is not an agent: it needs a method run(session)")
     return _as_agent_class(factory)

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from cooperbench.agents.base import REPO_DIR, Limits, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
-from cooperbench.errors import AgentFailure, InfraError, Interrupted, SandboxDestroyed
+from cooperbench.errors import (
+    AgentFailure,
+    CooperBenchError,
+    InfraError,
+    Interrupted,
+    SandboxDestroyed,
+    UserError,
+)
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import AgentSlot, Message, Pair, Setting, Usage
 from cooperbench.records import JsonObject
@@ -88,6 +95,11 @@ class AgentSession:
     """Number of messages that the agent was shown."""
     sandbox_seconds: float = field(default=0.0, init=False)
     """Total duration of the agent's commands."""
+    fault: CooperBenchError | None = field(default=None, init=False)
+    """The error of the harness that ended the last operation; None if the operation succeeded.
+
+    It decides whether the pair is run again. Errors that an agent raises itself do not.
+    """
 
     def __post_init__(self) -> None:
         self._cost_before_call = 0.0
@@ -295,7 +307,7 @@ class AgentSession:
             raise AgentFailure("time_limit", f"{limit} reached")
         if self.seconds - self._time_limit >= retry_timeout_seconds():
             late = f"{retry_timeout_seconds():g} s after the {limit}"
-            raise InfraError(f"model {self.model!r} has not replied {late}")
+            raise self.remember(InfraError(f"model {self.model!r} has not replied {late}"))
 
     def check_limits(self, *, concurrent: bool = False) -> None:
         """Check that the agent may call its model. Call this before each attempt.
@@ -312,9 +324,8 @@ class AgentSession:
             self._failing_since = self._failing_since or now
             self.on_outage(self._outage_text())
             if now - self._failing_since >= retry_timeout_seconds():
-                raise InfraError(
-                    f"model {self.model!r} has failed for {retry_timeout_seconds():g} s"
-                )
+                problem = f"model {self.model!r} has failed for {retry_timeout_seconds():g} s"
+                raise self.remember(InfraError(problem))
             self._call_started = None
         self._check(self.usage.cost)
         self._call_started = now
@@ -393,10 +404,26 @@ class AgentSession:
     def _using_sandbox(self) -> Iterator[None]:
         """Use the sandbox. If the agent has destroyed it, that is the agent's outcome."""
         self.check_running()
+        with self.remembering_faults():
+            try:
+                yield
+            except SandboxDestroyed as error:
+                raise AgentFailure("sandbox_destroyed", str(error)) from error
+        self.fault = None
+
+    def remember(self, error: CooperBenchError) -> CooperBenchError:
+        """Remember an error of the harness's own code in `fault`, and return it."""
+        self.fault = error
+        return error
+
+    @contextmanager
+    def remembering_faults(self) -> Iterator[None]:
+        """Remember errors in this block, which is code of the harness and not of an agent."""
         try:
             yield
-        except SandboxDestroyed as error:
-            raise AgentFailure("sandbox_destroyed", str(error)) from error
+        except (InfraError, UserError, Interrupted) as error:
+            self.remember(error)
+            raise
 
     def _within_time_limit(self, timeout_seconds: float) -> float:
         """Return the timeout, or the rest of the agent's time if that is shorter."""

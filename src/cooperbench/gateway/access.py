@@ -89,6 +89,8 @@ class Access:
         """End the agent. Only the first reason is kept."""
         if not self.ended.is_set():
             self._end = error
+            if not isinstance(error, AgentFailure):
+                self.session.remember(error)
             self.ended.set()
             self._wake.set()
 

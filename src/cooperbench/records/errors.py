@@ -51,7 +51,7 @@ def make_error(
         text = str(error)
     else:
         text = f"{type(error).__name__}: {error}"
-        _log_traceback(paths, pair, error)
+        log_traceback(paths, pair, error)
     return kind(
         run_name=paths.run_name,
         repo=pair.task.repo,
@@ -71,7 +71,8 @@ def _is_infrastructure(error: Exception) -> bool:
     return isinstance(error, InfraError)
 
 
-def _log_traceback(paths: ExperimentPaths, pair: Pair, error: Exception) -> None:
+def log_traceback(paths: ExperimentPaths, pair: Pair, error: BaseException) -> None:
+    """Append the traceback of an unexpected error to errors.log."""
     trace = "".join(traceback.format_exception(error))
     paths.root.mkdir(parents=True, exist_ok=True)
     with paths.error_log.open("a", encoding="utf-8", errors="backslashreplace") as file:

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import msgspec
 
+from cooperbench.models import Pair, Setting
 from cooperbench.records.errors import PairError
-from cooperbench.records.files import Record, read
-from cooperbench.storage import PairPaths, read_bytes
+from cooperbench.records.files import Record, read, write
+from cooperbench.storage import ExperimentPaths, PairPaths, read_bytes
 
 SCHEMA = "cooperbench.result/1"
 
@@ -100,6 +101,16 @@ class TeamMetrics(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     request_waiting_seconds: float | None = None
 
 
+class Attempt(msgspec.Struct, kw_only=True, frozen=True):
+    """An earlier attempt at a pair. Its files are in `attempts/`."""
+
+    status: str
+    """`error`; `interrupted` if it left no result; `completed` if it was replaced (`--force`)."""
+    error: str | None
+    """One line, if it ended in an error."""
+    ended_at: str | None
+
+
 class PairResult(Record, kw_only=True, frozen=True):
     """The result of one pair, complete or not.
 
@@ -109,7 +120,14 @@ class PairResult(Record, kw_only=True, frozen=True):
 
     SCHEMA: ClassVar[str] = SCHEMA
     OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(
-        ("git", "team_features", "metrics", "conditions", "dataset_sha256")
+        (
+            "git",
+            "team_features",
+            "metrics",
+            "conditions",
+            "dataset_sha256",
+            "earlier_attempts",
+        )
     )
 
     status: str
@@ -149,7 +167,9 @@ class PairResult(Record, kw_only=True, frozen=True):
     """Checksum of the pair's files in the dataset; None in older files, as is the next field."""
     conditions: RunConditions | None = None
     attempt: int
-    """1 for the first attempt; infrastructure errors are retried."""
+    """1 for the first attempt at the pair in this run, also over several commands."""
+    earlier_attempts: list[Attempt] | None = None
+    """None in files of older versions, in which `attempt` counts those of one command."""
     started_at: str
     ended_at: str
     duration_seconds: float
@@ -167,6 +187,38 @@ class ResultError(PairError, kw_only=True, frozen=True):
     """result.json of a pair that ended in an error. The pair is run again next time."""
 
     SCHEMA: ClassVar[str] = SCHEMA
+
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("attempt", "earlier_attempts"))
+
+    attempt: int | None = None
+    """As in `PairResult`; None in files of older versions."""
+    earlier_attempts: list[Attempt] | None = None
+
+
+def earlier_attempts(paths: ExperimentPaths, pair: Pair, setting: Setting) -> list[Attempt]:
+    """Return the archived attempts at a pair, oldest first."""
+    return [_read_attempt(PairPaths(folder)) for folder in paths.archived(pair, setting)]
+
+
+def count_earlier_attempts(paths: ExperimentPaths, pair: Pair, setting: Setting) -> None:
+    """Add the archived attempts to a result.json that came from another machine."""
+    path = paths.pair(pair, setting).result
+    result = read(path, PairResult)
+    earlier = earlier_attempts(paths, pair, setting)
+    if result is None or not result.is_completed or not earlier:
+        return
+    attempts = [*earlier, *(result.earlier_attempts or [])]
+    replaced = msgspec.structs.replace(result, attempt=len(attempts) + 1, earlier_attempts=attempts)
+    write(path, replaced)
+
+
+def _read_attempt(paths: PairPaths) -> Attempt:
+    result = read(paths.result, PairResult)
+    if result is None:
+        return Attempt(status="interrupted", error=None, ended_at=None)
+    return Attempt(
+        status=result.status or "completed", error=result.error, ended_at=result.ended_at
+    )
 
 
 def is_finished(paths: PairPaths) -> bool:

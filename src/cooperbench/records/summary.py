@@ -56,6 +56,8 @@ class PairSummary(msgspec.Struct, kw_only=True, frozen=True):
     network: str | None
     agent_statuses: dict[str, str] = {}
     """How each agent ended, by agent id; empty in older files."""
+    attempts: int = 1
+    """Attempts at the pair, with those that failed, were interrupted or were replaced."""
     messages: int | None
     cost: float | None
     unpriced_calls: int | None

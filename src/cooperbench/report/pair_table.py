@@ -48,6 +48,7 @@ _LAST_COLUMNS: dict[str, type] = {
     "unsound": str,
     "network": str,
     "suspicious": int,
+    "attempts": int,
 }
 
 
@@ -91,6 +92,7 @@ def _pair_row(run: Run, pair: PairData) -> Row:
         "error": pair.error,
         "unsound": _join(pair.unsound) or None,
         "network": pair.network,
+        "attempts": pair.attempts if pair.result else None,
     }
     if pair.verdicts:
         row.update(pair.verdicts)

@@ -228,6 +228,21 @@ class PairData:
         return "conflict" if self.verdicts["merge"] is False else "integration"
 
     @property
+    def attempts(self) -> int:
+        """Number of attempts at the pair, with the last one."""
+        return max(1, self.result.attempt) if self.result is not None else 1
+
+    @property
+    def earlier_attempts(self) -> list[str]:
+        """How each earlier attempt ended, for people; empty if the file does not say."""
+        attempts = (self.result.earlier_attempts if self.result is not None else None) or []
+        texts = []
+        for number, attempt in enumerate(attempts, 1):
+            reason = f": {attempt.error}" if attempt.error else ""
+            texts.append(f"attempt {number} of {self.attempts}: {attempt.status}{reason}")
+        return texts
+
+    @property
     def error(self) -> str | None:
         """Why there is no verdict, if that is not the agents' fault."""
         for record in (self.result, self.evaluation):

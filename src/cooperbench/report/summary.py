@@ -182,6 +182,7 @@ def _summarize_pair(pair: PairData) -> PairSummary:
         suspicious=bool(pair.suspicious),
         network=pair.network,
         agent_statuses={agent.agent_id: agent.status for agent in pair.agents if agent.status},
+        attempts=pair.attempts,
         messages=result.messages if result else None,
         cost=result.cost if result else None,
         unpriced_calls=result.unpriced_calls if result else None,

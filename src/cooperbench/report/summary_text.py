@@ -253,6 +253,8 @@ def _remark(result: PairSummary) -> str:
         remarks.append(f"unsound (feature {features})")
     if result.suspicious:
         remarks.append("suspicious")
+    if result.attempts > 1:
+        remarks.append(f"{result.attempts} attempts")
     return "; ".join(remarks)
 
 

@@ -18,7 +18,6 @@ from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
-from cooperbench.agents.registry import get_agent, version_of
 from cooperbench.agents.session import AgentSession
 from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.errors import (
@@ -34,8 +33,10 @@ from cooperbench.errors import (
 )
 from cooperbench.gateway.recording import Exchanges
 from cooperbench.models import AgentSlot, Image, Pair, Usage, agent_slots
-from cooperbench.records.result import AgentResult, PairResult
+from cooperbench.records.errors import log_traceback
+from cooperbench.records.result import AgentResult, PairResult, earlier_attempts
 from cooperbench.records.usage import agent_usage, total_usage
+from cooperbench.runner.agent_code import CRASHED, AgentCode
 from cooperbench.runner.config import AgentSpec, RunConfig
 from cooperbench.runner.display import Display
 from cooperbench.runner.repository import (
@@ -76,12 +77,13 @@ class Services:
     """Called with the usage of each model call."""
 
 
-def run_pair(config: RunConfig, pair: Pair, services: Services, attempt: int) -> PairResult:
+def run_pair(config: RunConfig, pair: Pair, services: Services) -> PairResult:
     """Run one attempt at a pair and write result.json.
 
     InfraError and Interrupted leave no result behind.
     """
     config.paths.archive(pair, config.setting)
+    attempts = earlier_attempts(config.paths, pair, config.setting)
     paths = config.paths.pair(pair, config.setting)
     paths.folder.mkdir(parents=True)
     team = make_team(config, pair, paths, services)
@@ -118,7 +120,8 @@ def run_pair(config: RunConfig, pair: Pair, services: Services, attempt: int) ->
         image_digest=pair_run.image.digest,
         dataset_sha256=dataset_sha256,
         conditions=config.conditions(),
-        attempt=attempt,
+        attempt=len(attempts) + 1,
+        earlier_attempts=attempts,
         started_at=started_at,
         ended_at=utc_now(),
         duration_seconds=round(time.monotonic() - started, 3),
@@ -164,6 +167,8 @@ class PairRun:
     image: Image
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
     """Open sandboxes, by agent id."""
+    agent_code: dict[str, AgentCode] = field(default_factory=dict)
+    """The agents' classes, by agent id."""
 
     @property
     def _git_dir(self) -> str:
@@ -194,7 +199,8 @@ class PairRun:
     def open_sandbox(self, slot: AgentSlot, spec: AgentSpec) -> str:
         """Open an agent's sandbox, prepare its repository, and return the base commit."""
         labels = {"run": self.config.run_name, "pair": self.pair.label, "agent": slot.agent_id}
-        programs = get_agent(spec.agent).programs()
+        code = self.agent_code[slot.agent_id] = AgentCode(spec.agent)
+        programs = code.programs()
         sandbox = self.services.sandboxes.open(
             self._agent_image,
             timeout_seconds=self._sandbox_lifetime_seconds(),
@@ -229,12 +235,12 @@ class PairRun:
         """Run one agent from its first step to its patch."""
         started = time.monotonic()
         files = self.paths.agent(slot.agent_id)
-        version = version_of(get_agent(spec.agent))
+        version = self.agent_code[slot.agent_id].version()
         recorder = Recorder(files, slot, agent=spec.agent, model=spec.model, agent_version=version)
         exchanges = self._open_exchanges(slot, files.exchanges)
         session = self._make_session(slot, spec, recorder, exchanges)
         try:
-            end = self._run_until_end(slot, spec, session)
+            end = self._run_until_end(slot, session)
         except BaseException as error:
             recorder.note(f"aborted: {type(error).__name__}: {error}")
             recorder.abandon()
@@ -302,20 +308,22 @@ class PairRun:
             prompts_dir=config.prompts_dir,
         )
 
-    def _run_until_end(self, slot: AgentSlot, spec: AgentSpec, session: AgentSession) -> _AgentEnd:
+    def _run_until_end(self, slot: AgentSlot, session: AgentSession) -> _AgentEnd:
         """Let the agent work until it ends, then collect its patch."""
         status, error = SUBMITTED, None
         try:
-            with self._attribute_to_agent():
-                get_agent(spec.agent)().run(session)
+            with self._attribute_to_agent(slot):
+                self.agent_code[slot.agent_id].run(session)
         except AgentFailure as failure:
             status, error = failure.status, str(failure)
+            if status == CRASHED and failure.__cause__ is not None:
+                log_traceback(self.config.paths, self.pair, failure.__cause__)
         except UserError as problem:
             raise RunStopped(redact(str(problem))) from problem
         self.team.leave(slot.agent_id)
         session.report_progress("collecting the patch")
         try:
-            with self._attribute_to_agent():
+            with self._attribute_to_agent(slot):
                 return _AgentEnd(status, error, self.collect_patch(slot))
         except AgentFailure as failure:
             if status != DESTROYED:
@@ -326,7 +334,7 @@ class PairRun:
         return _AgentEnd(status, error, b"")
 
     @contextmanager
-    def _attribute_to_agent(self) -> Iterator[None]:
+    def _attribute_to_agent(self, slot: AgentSlot) -> Iterator[None]:
         """Turn damage that the agent did to its own sandbox into its outcome.
 
         A sandbox that does not answer counts as damaged only if another one answers.
@@ -338,6 +346,13 @@ class PairRun:
                 with self._open_spare_sandbox(60) as spare:
                     spare.run(["true"], timeout_seconds=30)
             raise AgentFailure(DESTROYED, str(error)) from error
+        except SandboxDead as error:
+            sandbox = self.sandboxes[slot.agent_id]
+            ended_by_harness = self.services.sandboxes.has_been_ended(sandbox)
+            if sandbox.is_terminated and not ended_by_harness:
+                # The agent's class has called `session.sandbox.terminate()`.
+                raise AgentFailure(DESTROYED, str(error)) from error
+            raise
 
     def collect_patch(self, slot: AgentSlot) -> bytes:
         """Return the agent's patch, if necessary with the tools of another sandbox."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cooperbench import records
-from cooperbench.agents.base import retry_timeout_seconds
+from cooperbench.agents.base import Agent, retry_timeout_seconds
 from cooperbench.agents.llm import has_price
 from cooperbench.agents.registry import get_agent, uses_model
 from cooperbench.backends.registry import check_options, find_factory, get_backend
 from cooperbench.dataset import discovery
-from cooperbench.errors import UserError
+from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.eval import backends
 from cooperbench.eval.evaluation_files import is_evaluated
 from cooperbench.eval.reference_store import sound_pairs
@@ -24,7 +24,7 @@ from cooperbench.report.loading import read_pairs
 from cooperbench.runner.config import AgentSpec, RunConfig, relative_to_cwd
 from cooperbench.runner.model_server import check_model_servers
 from cooperbench.storage import PairPaths
-from cooperbench.text import names_for_error, plural, printable
+from cooperbench.text import describe_error, names_for_error, plural, printable
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,27 @@ def _distinct_specs(plan: Plan) -> list[AgentSpec]:
 
 
 def check_agent(plan: Plan, spec: AgentSpec) -> None:
-    """Let an agent check its configuration and, if it will be asked, its model."""
-    agent = get_agent(spec.agent)()
+    """Let an agent check its configuration and, if it will be asked, its model.
+
+    Raises:
+        UserError: The configuration or the model cannot work, or the agent's check fails itself.
+    """
+    try:
+        agent = get_agent(spec.agent)()
+    except CooperBenchError:
+        raise
+    except Exception:  # the outcome of each pair is then `crashed`
+        return
+    try:
+        _check_with_agent(agent, plan, spec)
+    except CooperBenchError:
+        raise
+    except Exception as error:
+        problem = describe_error(error)
+        raise UserError(f"agent {spec.agent!r} cannot check its settings: {problem}") from error
+
+
+def _check_with_agent(agent: Agent, plan: Plan, spec: AgentSpec) -> None:
     agent.check(spec.config_path, plan.pairs, plan.config.setting)
     if spec.model is not None and plan.to_run and not plan.config.replay_from:
         # Agents of other packages may not have the argument base_url.

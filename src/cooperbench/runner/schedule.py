@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
+
 from cooperbench import records
 from cooperbench.agents.registry import get_agent
-from cooperbench.errors import Interrupted, RunStopped
+from cooperbench.errors import InfraError, Interrupted, RunStopped
 from cooperbench.eval.evaluation_files import evaluate_and_write
 from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.eval.references import References
 from cooperbench.models import Pair, Task, agent_slots
 from cooperbench.records.errors import make_error
-from cooperbench.records.result import PairResult, ResultError
+from cooperbench.records.result import PairResult, ResultError, earlier_attempts
 from cooperbench.retry import with_retries
 from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
@@ -113,11 +115,9 @@ class Scheduler:
         services = Services(self.sandboxes, self.display, self.mailboxes, self.budget.spend)
         try:
             return with_retries(
-                lambda attempt: run_pair(config, pair, services, attempt),
+                lambda _: run_pair(config, pair, services),
                 self.sandboxes.stop,
-                lambda attempt, error: self.display.note(
-                    redact(f"{pair.label}: attempt {attempt} failed: {error}")
-                ),
+                lambda attempt, error: self._note_failed_attempt(work, attempt, error),
             )
         except Interrupted:
             raise
@@ -129,6 +129,12 @@ class Scheduler:
         except Exception as error:
             self._raise_if_stopped()
             return write_result_error(config, pair, error)
+
+    def _note_failed_attempt(self, work: Work, attempt: int, error: InfraError) -> None:
+        """Keep the reason in the folder of the attempt, which is archived before the next one."""
+        config, pair = work
+        write_result_error(config, pair, error)
+        self.display.note(redact(f"{pair.label}: attempt {attempt} failed: {error}"))
 
     def evaluate(self, work: Work, references: References) -> None:
         """Evaluate the result of one pair."""
@@ -164,6 +170,8 @@ class Scheduler:
 def write_result_error(config: RunConfig, pair: Pair, error: Exception) -> ResultError:
     """Write result.json of a pair that ended in an error."""
     record = make_error(ResultError, config.paths, pair, config.setting, error)
+    attempts = earlier_attempts(config.paths, pair, config.setting)
+    record = msgspec.structs.replace(record, attempt=len(attempts) + 1, earlier_attempts=attempts)
     records.write(config.paths.pair(pair, config.setting).result, record)
     return record
 

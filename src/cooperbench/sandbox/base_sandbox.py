@@ -41,6 +41,7 @@ the lifetime is reported, not a timeout of the command."""
 _KILL_SECONDS = 30.0
 _KILLED_EXIT_CODE = 137
 _MAX_REASON_LENGTH = 300
+_TERMINATED = "it was terminated"
 
 
 class Sandbox(ABC):
@@ -219,7 +220,12 @@ class Sandbox(ABC):
 
     def terminate(self) -> None:
         """Kill everything in it and remove it. Calling it again does nothing."""
-        self.end("it was terminated")
+        self.end(_TERMINATED)
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether `terminate` has ended it, and nothing else before."""
+        return self._end_reason == _TERMINATED
 
     def death(self) -> SandboxDead:
         """Return the error for any use after its end."""

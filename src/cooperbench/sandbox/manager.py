@@ -133,8 +133,12 @@ class SandboxManager:
 
     def end(self, sandbox: Sandbox) -> None:
         """Terminate one sandbox."""
-        sandbox.terminate()
         self._open.discard(sandbox)
+        sandbox.terminate()
+
+    def has_been_ended(self, sandbox: Sandbox) -> bool:
+        """Whether this manager has ended a sandbox that it had opened."""
+        return sandbox not in self._open
 
     @contextmanager
     def sandbox(

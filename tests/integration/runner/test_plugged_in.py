@@ -132,7 +132,8 @@ class FlakyAgent:
         seen = self.failures.setdefault(session.slot.agent_id, 0)
         if seen < 2:
             self.failures[session.slot.agent_id] += 1
-            raise InfraError("the provider is away")
+            # As the harness's own code does when a sandbox or the gateway fails.
+            raise session.remember(InfraError("the provider is away"))
         session.execute("echo done >done.txt")
 
 
@@ -152,18 +153,27 @@ def test_infrastructure_errors_are_tried_again_and_attempts_kept(
     FlakyAgent.failures = {}
     left = run_tiny(tmp_path, f"{__name__}:FlakyAgent", setting="solo", auto_eval=False)
     assert left.result["attempt"] == 3
+    reasons = [attempt["error"] for attempt in left.result["earlier_attempts"]]
+    assert reasons == ["the provider is away"] * 2
     kept = tmp_path / "logs/r/attempts/solo/tiny_task/7/f1_f2"
     assert sorted(entry.name for entry in kept.iterdir()) == ["001", "002"]
 
 
-def test_an_adapter_that_crashes_is_an_error_of_ours_and_is_run_again(tmp_path: Path) -> None:
+def test_an_agent_that_crashes_is_scored_and_not_run_again(tmp_path: Path) -> None:
     left = run_tiny(tmp_path, f"{__name__}:BrokenAgent")
-    assert left.result["status"] == "error"
-    assert "KeyError" in left.result["error"]
-    assert not (left.folder / "eval.json").exists()
+    assert left.result["status"] == "completed"
+    assert "KeyError" in left.result["agents"]["agent1"]["error"]
+    assert left.evaluation["overall_success"] is False
     assert "a bug of theirs" in (tmp_path / "logs/r/errors.log").read_text()
     first = left.result
-    assert run_tiny(tmp_path, f"{__name__}:BrokenAgent").result["ended_at"] > first["ended_at"]
+    assert run_tiny(tmp_path, f"{__name__}:BrokenAgent").result["ended_at"] == first["ended_at"]
+
+
+def test_attempts_are_counted_over_several_commands(tmp_path: Path) -> None:
+    run_tiny(tmp_path, "nop", setting="solo", auto_eval=False)
+    left = run_tiny(tmp_path, "nop", setting="solo", auto_eval=False, force=True)
+    assert left.result["attempt"] == 2
+    assert [attempt["status"] for attempt in left.result["earlier_attempts"]] == ["completed"]
 
 
 def test_nothing_stays_in_the_temporary_folder(

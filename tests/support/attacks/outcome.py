@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.runner.helpers import run_tiny
 
@@ -11,13 +11,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def check_outcome(folder: Path, attacker: str, statuses: set[str], backend: str) -> str:
+def check_outcome(
+    folder: Path,
+    attacker: str,
+    statuses: set[str],
+    backend: str,
+    module: str = "agents",
+    **options: Any,
+) -> str:
     """Returns the patch of the attacker."""
     left = run_tiny(
         folder,
-        f"tests.support.attacks.agents:{attacker},oracle",
+        f"tests.support.attacks.{module}:{attacker},oracle",
         backend=backend,
         run_name="attack",
+        **options,
     )
     assert left.result["status"] == "completed"
     assert left.result["attempt"] == 1

@@ -42,7 +42,7 @@ class Failing:
         folder = Path(os.environ[FOLDER])
         (folder / f"{session.pair.name}.{session.slot.agent_id}.{os.getpid()}").touch()
         if len({path.name.rpartition(".")[2] for path in folder.iterdir()}) == 1:
-            raise InfraError("the disk of this node is full")
+            raise session.remember(InfraError("the disk of this node is full"))
         OracleAgent().run(session)
 
 

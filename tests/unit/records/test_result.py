@@ -13,7 +13,13 @@ from cooperbench.errors import InfraError
 from cooperbench.models import Pair, Task
 from cooperbench.records.errors import make_error
 from cooperbench.records.evaluation import EvaluationError
-from cooperbench.records.result import PairResult, ResultError, is_finished, is_undamaged
+from cooperbench.records.result import (
+    PairResult,
+    ResultError,
+    count_earlier_attempts,
+    is_finished,
+    is_undamaged,
+)
 from cooperbench.storage import ExperimentPaths, PairPaths, write_json
 
 RUN = Path(__file__).parent / "runs/logs/demo-coop"
@@ -99,3 +105,20 @@ def test_a_finished_pair_without_digests_is_kept(tmp_path: Path, agents: object)
     paths = PairPaths(tmp_path)
     paths.result.write_text(json.dumps({"status": "completed", "agents": agents}))
     assert is_undamaged(paths)
+
+
+def test_archived_attempts_are_added_to_a_result_from_another_machine(tmp_path: Path) -> None:
+    paths = ExperimentPaths(tmp_path, "run")
+    folder = paths.pair(PAIR, "coop").folder
+    error = make_error(ResultError, paths, PAIR, "coop", InfraError("the sandbox did not start"))
+    records.write(folder / "result.json", error)
+    paths.archive(PAIR, "coop")
+    folder.mkdir()
+    paths.archive(PAIR, "coop")
+    shutil.copytree(copy_pair(tmp_path / "other").folder, folder)
+    count_earlier_attempts(paths, PAIR, "coop")
+    result = records.read(folder / "result.json", PairResult)
+    assert result is not None
+    assert result.attempt == 3
+    attempts = [(attempt.status, attempt.error) for attempt in result.earlier_attempts or ()]
+    assert attempts == [("error", "the sandbox did not start"), ("interrupted", None)]

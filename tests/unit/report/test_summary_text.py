@@ -25,6 +25,7 @@ def make_summary(
     error: str | None = ERROR,
     setting: Setting = "coop",
     tokens: int = 10,
+    attempt: int = 1,
 ) -> Summary:
     """Write one evaluated pair and return its summary; it passed if there is no error."""
     paths = ExperimentPaths(folder, "r")
@@ -34,7 +35,13 @@ def make_summary(
         agent_id: {"status": status, "prompt_tokens": tokens, "completion_tokens": 0, "steps": 1}
         for agent_id, status in zip(ids, statuses, strict=True)
     }
-    result = {"status": "completed", "agents": agents, "messages": 0, "duration_seconds": 1.0}
+    result = {
+        "status": "completed",
+        "agents": agents,
+        "messages": 0,
+        "duration_seconds": 1.0,
+        "attempt": attempt,
+    }
     passed = error is None
     merged = {"success": passed, "merge_status": "clean", "strategy": "plain", "error": error}
     evaluation = {
@@ -102,3 +109,10 @@ def test_numbers_have_separators_and_plurals_fit(tmp_path: Path) -> None:
     text = summary_text(make_summary(tmp_path, tokens=617_283), "logs/r")
     assert "1,234,566 tokens, 2 steps, 0 messages" in text
     assert "coop: 1 pair, 1 evaluated" in text
+
+
+def test_attempts_are_shown_for_a_pair_that_needed_several(tmp_path: Path) -> None:
+    first = make_summary(tmp_path / "a")
+    third = make_summary(tmp_path / "b", error=None, attempt=3)
+    assert "attempts" not in summary_text(first, "logs/r")
+    assert "3 attempts" in summary_text(third, "logs/r")

@@ -134,6 +134,10 @@ class CliAgent(InstalledAgent):
 
     def run(self, session: AgentSession) -> None:
         """Run the program until it or the agent ends."""
+        with session.remembering_faults():
+            self._run(session)
+
+    def _run(self, session: AgentSession) -> None:
         from cooperbench.gateway.server import Gateway
 
         node = self.path_in_sandbox(_NODE)

@@ -60,6 +60,10 @@ class MiniSweAgent(Agent):
 
     def run(self, session: AgentSession) -> None:
         """Run the framework's loop."""
+        with session.remembering_faults():
+            self._run_loop(session)
+
+    def _run_loop(self, session: AgentSession) -> None:
         config = self._load_config(session.config_path)
         from cooperbench.agents.mini_swe.framework import Loop
         from cooperbench.gateway.conversations import Calls

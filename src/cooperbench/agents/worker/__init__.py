@@ -140,7 +140,8 @@ class FrameworkAgent(InstalledAgent, WorkerAgent):
         config, model_kwargs = self._read_config(session.config_path)
         from cooperbench.gateway.server import Gateway
 
-        gateway = Gateway.shared()
+        with session.remembering_faults():
+            gateway = Gateway.shared()
         with gateway.open(session, model_kwargs, Calls(session)) as access:
             # The frameworks use LiteLLM, which these variables make send every call to the gateway.
             proxy = {

@@ -73,7 +73,7 @@ class Verdict(NamedTuple):
     type: str
     """Either `done` or `failed`."""
     kind: str
-    """Status of the agent if done; `user` or `infra` if failed."""
+    """Status of the agent if done; `user` if every pair would fail."""
     message: str
 
 
@@ -184,10 +184,11 @@ class Harness:
         self._send({"type": "done", "status": status, "message": message})
 
     def failed(self, kind: str, message: str) -> None:
-        """Report an error that is not the agent's.
+        """Report an error.
 
-        `kind` is `user` for a problem that the user must solve, which stops the run, or `infra` for
-        a failure, after which the pair is run again.
+        `kind` is `user` for a problem that every pair would have. Before the first step and model
+        call it stops the run. Anything else is the outcome `crashed`, which is scored: the harness
+        sees failures of sandboxes and of the gateway itself.
         """
         self._send({"type": "failed", "kind": kind, "message": message})
 

@@ -231,7 +231,7 @@ def verdict_of_error(error: BaseException, model: str) -> Verdict:
         return Verdict("failed", "user", f"model {model!r}: {error}")
     if isinstance(error, faults.LLMError):
         return Verdict("done", "format_error", str(error))
-    return Verdict("failed", "infra", f"{type(error).__name__}: {error}")
+    return Verdict("done", "crashed", f"{type(error).__name__}: {error}")
 
 
 def section(config: JsonObject, name: str, allowed: set[str]) -> JsonObject:
@@ -298,12 +298,12 @@ def outcome(conversation: Any) -> Verdict:
         event for event in conversation.state.events if isinstance(event, ConversationErrorEvent)
     ]
     if not errors:
-        return Verdict("failed", "infra", f"it ended as {status.value}")
+        return Verdict("done", "crashed", f"it ended as {status.value}")
     last_error = errors[-1]
     limit = _LIMITS.get(last_error.code)
     if limit:
         return Verdict("done", limit, f"{last_error.detail} (agent config)")
-    return Verdict("failed", "infra", last_error.detail)
+    return Verdict("done", "crashed", last_error.detail)
 
 
 gc.freeze()

@@ -252,7 +252,7 @@ def outcome(exit_status: str) -> Verdict:
         return Verdict("done", "submitted", "")
     if reason in _STATUSES:
         return Verdict("done", _STATUSES[reason], f"SWE-agent: {exit_status}")
-    return Verdict("failed", "infra", f"SWE-agent ended with {exit_status}")
+    return Verdict("done", "crashed", f"SWE-agent ended with {exit_status}")
 
 
 def agent_settings(start: JsonObject) -> JsonObject:

@@ -144,7 +144,7 @@ class Worker:
             )
         except OSError as error:
             problem = f"{self._program.argv[0]} cannot be started: {error.strerror}"
-            raise InfraError(problem) from error
+            raise self._session.remember(InfraError(problem)) from error
         finally:
             os.close(control_reader)
         self._stderr_thread.start()
@@ -171,8 +171,8 @@ class Worker:
         """Serve the worker until it submits.
 
         Raises:
-            AgentFailure: The agent has ended in another way.
-            InfraError: The worker has failed.
+            AgentFailure: The agent has ended in another way, or the worker has crashed.
+            InfraError: The sandbox or the model's provider has failed.
             UserError: The worker reports a problem that the user must solve.
         """
         self._send(start)
@@ -188,11 +188,12 @@ class Worker:
             case "failed" if message.get("kind") == "user":
                 raise UserError(" ".join(text.split()))
             case "failed":
+                # The harness sees failures of sandboxes itself. This one is the worker's own.
                 reason = text or f"no reason given{self._last_stderr}"
-                raise InfraError(f"the worker failed: {reason}")
+                raise _crash(f"the worker failed: {reason}")
             case other:
                 problem = f"the worker sent a message of an unknown type: {str(other)[:100]!r}"
-                raise InfraError(problem)
+                raise _crash(problem)
 
     def _serve(self, request: JsonObject) -> None:
         answer: JsonObject = {"id": request.get("id")}
@@ -207,7 +208,7 @@ class Worker:
             answer["error"] = {"kind": "not_found", "message": "no such file"}
         except (AgentFailure, InfraError) as error:
             kind = "limit" if isinstance(error, AgentFailure) else "sandbox"
-            with contextlib.suppress(InfraError):
+            with contextlib.suppress(AgentFailure):
                 self._send(answer | {"error": {"kind": kind, "message": str(error)}}, last=True)
                 self._wait(_GRACE_SECONDS)
             raise
@@ -234,7 +235,7 @@ class Worker:
             return dict(json.loads(line))
         except (TypeError, ValueError):
             excerpt = printable(redact(line[:200].decode("utf-8", "replace")))
-            raise InfraError(
+            raise _crash(
                 f"{self._program.name} printed something else than a message "
                 f"(its stdout is for the protocol): {excerpt}"
             ) from None
@@ -247,7 +248,7 @@ class Worker:
         while (end := self._unread.find(b"\n", searched)) < 0:
             searched = len(self._unread)
             if searched > LINE_BYTES:
-                raise InfraError(f"{name} sent a line of more than {LINE_BYTES >> 20} MB")
+                raise _crash(f"{name} sent a line of more than {LINE_BYTES >> 20} MB")
             self._check_running()
             if select.select([pipe], [], [], _POLL_SECONDS)[0]:
                 data = os.read(pipe, _READ_BYTES)
@@ -260,7 +261,7 @@ class Worker:
                 last_sign = time.monotonic()
             elif time.monotonic() - last_sign > silence_seconds:
                 problem = f"{name} has sent nothing for {silence_seconds:g} s"
-                raise InfraError(problem + self._last_stderr)
+                raise _crash(problem + self._last_stderr)
         line = bytes(self._unread[:end])
         del self._unread[: end + 1]
         return line
@@ -275,7 +276,7 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 
-    def _end_error(self) -> InfraError:
+    def _end_error(self) -> AgentFailure:
         """Return the error for a worker that ended without its last message."""
         self._wait(_END_SECONDS)
         self._stderr_thread.join(_END_SECONDS)
@@ -283,7 +284,7 @@ class Worker:
         end = "closed its stdout"
         if exit_code is not None:
             end = f"ended with exit code {exit_code}"
-        return InfraError(f"{self._program.name} {end} unexpectedly{self._last_stderr}")
+        return _crash(f"{self._program.name} {end} unexpectedly{self._last_stderr}")
 
     def _copy_stderr(self) -> None:
         """Copy stderr to a log of limited length, and remember its last line for errors."""
@@ -307,9 +308,14 @@ class Worker:
                     file.write(text)
 
 
+def _crash(problem: str) -> AgentFailure:
+    """Return the outcome of an agent whose program has failed."""
+    return AgentFailure("crashed", problem)
+
+
 def _raise_unless_submitted(status: str, message: str) -> None:
     if not re.fullmatch(r"\w{1,40}", status, re.ASCII):
-        raise InfraError(f"the worker ended with an invalid status: {status[:100]!r}")
+        raise _crash(f"the worker ended with an invalid status: {status[:100]!r}")
     if status != "submitted":
         raise AgentFailure(status, message)
 

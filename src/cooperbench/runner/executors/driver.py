@@ -30,7 +30,7 @@ from cooperbench.records import JsonObject
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.reference import ReferenceRecord
-from cooperbench.records.result import PairResult, is_finished
+from cooperbench.records.result import PairResult, count_earlier_attempts, is_finished
 from cooperbench.retry import finish_despite_interrupts
 from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
@@ -265,6 +265,7 @@ class Driver:
             config.paths.archive(pair, config.setting)
             folder = config.paths.pair(pair, config.setting).folder
             unpack_folder(base64.b64decode(event["files"]), folder)
+            count_earlier_attempts(config.paths, pair, config.setting)
         result = records.from_object(record, PairResult)
         self._display.pair_ended(pair, result)
         if not config.auto_eval or not result.is_completed:

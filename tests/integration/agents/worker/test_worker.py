@@ -210,12 +210,16 @@ def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Pat
             "the worker failed: the provider is down",
         ),
         ("harness.done('so <bad>')", "an invalid status"),
+        ("os._exit(0)", "ended with exit code 0 unexpectedly"),
+        ("harness.exec('true'); harness.failed('user', 'stop the run')", "stop the run"),
     ],
 )
-def test_a_worker_that_breaks_is_not_scored(tmp_path: Path, body: str, said: str) -> None:
+def test_a_worker_that_breaks_is_scored_as_crashed(tmp_path: Path, body: str, said: str) -> None:
     left = solo(tmp_path, body)
-    assert left.result["status"] == "error"
-    assert said in left.result["error"]
+    assert left.result["attempt"] == 1
+    status, error = ended(left)
+    assert status == "crashed"
+    assert said in str(error)
 
 
 def test_a_worker_that_says_nothing_or_too_much_is_given_up(
@@ -224,12 +228,11 @@ def test_a_worker_that_says_nothing_or_too_much_is_given_up(
     with monkeypatch.context() as patch:
         patch.setattr(WorkerAgent, "silence_seconds", 0.5)
         assert (
-            "has sent nothing for 0.5 s"
-            in solo(tmp_path, "time.sleep(60)", run_name="q").result["error"]
+            "has sent nothing for 0.5 s" in ended(solo(tmp_path, "time.sleep(60)", run_name="q"))[1]
         )
     monkeypatch.setattr("cooperbench.agents.worker.worker_process.LINE_BYTES", 100_000)
     flood = "os.write(harness._requests.fileno(), b'x' * 300_000); time.sleep(60)"
-    assert "a line of more than" in solo(tmp_path, flood, run_name="f").result["error"]
+    assert "a line of more than" in str(ended(solo(tmp_path, flood, run_name="f"))[1])
 
 
 def test_a_full_disk_costs_only_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,7 @@ function notes(detail) {
     ...detail.suspicious.map((text) => `suspicious: ${text}`),
     ...detail.review_notes.map((text) => `review note: ${text}`),
     ...detail.problems,
+    ...detail.earlier_attempts,
   ];
   const unique = [...new Set(lines.filter(Boolean))];
   if (!unique.length) return null;
