@@ -194,7 +194,7 @@ def pair_detail(pair: PairData) -> PairDetail:
         suspicious=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.suspicious_texts],
         review_notes=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.review_note_texts],
         problems=problems,
-        earlier_attempts=[cut(text, _MAX_SUSPICION_CHARACTERS) for text in pair.earlier_attempts],
+        earlier_attempts=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.earlier_attempts],
         agents=[_agent_row(pair, agent_id) for agent_id in pair.agent_ids],
         entries=_entries(pair, files, timeline),
         messages=[_shown_message(message, timeline) for message in files.conversation.messages],
