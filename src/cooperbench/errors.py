@@ -51,3 +51,11 @@ class SandboxTimeout(SandboxError, TimeoutError):
 
 class Interrupted(CooperBenchError):
     """The run is being stopped. Nothing is wrong; rerunning the same command continues it."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether this is an interrupt that Python 3.11 turned into another error.
+
+    It does so for an interrupt that arrives while a class is created, as imports do.
+    """
+    return isinstance(error.__cause__, KeyboardInterrupt)

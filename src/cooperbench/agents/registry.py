@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cooperbench.agents.base import Agent
-from cooperbench.errors import UserError
+from cooperbench.errors import UserError, is_interrupt
 from cooperbench.settings import import_user_module
 from cooperbench.text import describe_error
 
@@ -82,6 +82,8 @@ def _import_external_modules() -> None:
         try:
             import_user_module(module)
         except (Exception, SystemExit) as error:
+            if is_interrupt(error):
+                raise
             problem = f"{MODULES_VARIABLE} names {module!r}, which cannot be imported: {error}"
             raise UserError(problem) from error
 
@@ -91,6 +93,8 @@ def _import_agent(name: str, target: str) -> type[Agent]:
     try:
         factory = getattr(import_user_module(module), attribute)
     except (Exception, SystemExit) as error:
+        if is_interrupt(error):
+            raise
         problem = describe_error(error)
         raise UserError(f"agent {name!r} ({target}) cannot be loaded: {problem}") from error
     if not callable(factory) or not hasattr(factory, "run"):

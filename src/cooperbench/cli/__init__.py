@@ -13,11 +13,10 @@ from typing import NamedTuple, NoReturn
 from cooperbench._version import __version__
 from cooperbench.cli.signals import (
     ignore_signals,
-    is_interrupt,
     run_process,
     treat_signals_as_interrupts,
 )
-from cooperbench.errors import CooperBenchError, UserError
+from cooperbench.errors import CooperBenchError, UserError, is_interrupt
 from cooperbench.secrets import load_env_file, redact
 from cooperbench.text import printable, terminal_width, wrap
 

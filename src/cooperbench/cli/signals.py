@@ -48,14 +48,6 @@ def rethrow_interrupts() -> None:
     sys.unraisablehook = hook
 
 
-def is_interrupt(error: RuntimeError) -> bool:
-    """Whether this is an interrupt that Python 3.11 turned into another error.
-
-    It does so for an interrupt that arrives while a class is created, as imports do.
-    """
-    return isinstance(error.__cause__, KeyboardInterrupt)
-
-
 def run_process(run: Callable[[], int], interrupted_status: int) -> int:
     """Run a command as a whole process, which ends with its exit status.
 

@@ -224,7 +224,8 @@ def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> N
         assert not any(run["success"] for run in record[subject]["features"].values())
     for by_feature in record["canary"].values():
         assert {entry["outcome"] for entry in by_feature.values()} == {"suspicious"}
-    blamed = {(entry["subject"], entry["agent"]) for entry in record["suspicious"]}
+    # Of a merge of equal patches it cannot be decided whose it is.
+    blamed = {(entry["subject"], entry.get("agent")) for entry in record["suspicious"]}
     assert blamed >= {(agent_id, agent_id) for agent_id in patches}
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench.models import Pair, Task
+from cooperbench.records.result import RunConditions
 from cooperbench.report.pairs import PairKey
 from cooperbench.report.summary import save_summary
 from cooperbench.runner.options import OPTIONS, RunOptions
@@ -103,6 +104,10 @@ def layout(
     return made
 
 
+CONTENT_SHA256 = "2" * 64
+"""Checksum of the dataset's files of every pair."""
+
+
 def keys_of(pairs: Layout) -> list[PairKey]:
     return [
         PairKey(repo, task_id, tuple(features))
@@ -151,7 +156,14 @@ def write_run(
             continue
         files = paths.pair_named(setting, key.repo, key.task_id, key.features)
         _PairWriter(name, key, setting, files, kind, look).write()
-    _write_json(paths.config, config_record(name, setting, look))
+    requested = (read_json(paths.config) or {}).get("requested", {})
+    for key in keys_of(pairs):
+        folder = f"{setting}/{key.repo}/{key.task_id}/" + "_".join(f"f{n}" for n in key.features)
+        requested[folder] = CONTENT_SHA256
+    config = config_record(name, setting, look)
+    config["requested"] = requested
+    config["invocations"][0]["pairs"] = len(keys_of(pairs))
+    _write_json(paths.config, config)
     save_summary(paths, unstarted)
     return paths
 
@@ -201,6 +213,8 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
             {
                 "time": _time(0),
                 "version": style.version,
+                "run_name": name,
+                "reruns": 0,
                 **_recorded("invocation"),
                 "setting": setting,
             }
@@ -426,17 +440,19 @@ class _PairWriter:
             agents[agent_id] = {
                 "agent_id": agent_id, "feature_ids": self._features(place), "agent": self.style.agents[place],
                 "agent_version": None, "model": self.style.models[place], "status": "submitted", "error": None, "steps": self.style.steps,
-                **self._account(), "patch_bytes": len(patch), "patch_sha256": "0" * 64, "files_changed": [BASE_PATH], "started_at": _time(0),
+                **self._account(), "patch_bytes": len(patch), "patch_sha256": hashlib.sha256(patch).hexdigest(), "files_changed": [BASE_PATH], "started_at": _time(0),
                 "ended_at": _time(seconds), "duration_seconds": seconds,
             }  # fmt: skip
+        config = config_record(self.run_name, self.setting, self.style)
         return {
             "schema": "cooperbench.result/1", "status": "completed", "run_name": self.run_name,
             "repo": self.key.repo, "task_id": self.key.task_id, "features": list(self.key.features),
             "setting": self.setting, "agents": agents, "messages": len(self._talk()),
             **{key: value * len(agents) for key, value in self._account().items()}, "base_commit": "9" * 40, "backend": "local",
-            "image": f"local/{self.key.repo}:task{self.key.task_id}", "image_digest": "sha256:" + "1" * 64, "attempt": 1,
+            "image": f"local/{self.key.repo}:task{self.key.task_id}", "image_digest": "sha256:" + "1" * 64, "attempt": 1, "earlier_attempts": [],
             "started_at": _time(0), "ended_at": _time(seconds), "duration_seconds": seconds, "error": None,
-            "version": self.style.version,
+            "version": self.style.version, "dataset_sha256": CONTENT_SHA256,
+            "conditions": {name: config[name] for name in RunConditions.__struct_fields__},
         }  # fmt: skip
 
     def _evaluation(self) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class Refused:
     def run(self, session: AgentSession) -> None:
         if 3 in session.slot.feature_ids:
             ask(session, "I try.")
-            raise UserError(f"the key {SECRET} is refused")
+            # As the gateway does it for every agent that asks a model.
+            raise session.remember(UserError(f"the key {SECRET} is refused"))
         ask(session, "I wait.")
         if 3 in session.pair.feature_ids:
             session.execute("sleep 3600", timeout_seconds=3600)

@@ -18,6 +18,7 @@ from cooperbench import evaluate
 from cooperbench.errors import InfraError
 from cooperbench.eval.evaluation_files import is_evaluated, read_patches
 from cooperbench.eval.reference_store import ReferenceStore
+from cooperbench.records.reference import ReferencesFile
 from cooperbench.records.result import is_finished
 from cooperbench.runner.budget import Budget
 from cooperbench.runner.config import RunConfig
@@ -156,7 +157,7 @@ def test_a_result_writes_nothing_but_its_own_files(tmp_path: Path, experiment: E
     event = {
         "kind": "evaluated", "pair": f"coop {pair.label}", "files": base64.b64encode(pack_folder(result)).decode(),
         "record": {"status": "error", "setting": "coop", "error": "no luck"},
-        "references": {"schema": "cooperbench.references/7", "references": []},
+        "references": {"schema": ReferencesFile.SCHEMA, "references": []},
     }  # fmt: skip
     judge(experiment, pair, ApartEngine([event, {"kind": "done"}]))
     place = experiment.paths.pair(pair, "coop")
