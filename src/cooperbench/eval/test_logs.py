@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cooperbench.eval.log_parsers import PARSERS, Counts, Outcome, prepare_log
+from cooperbench.eval.log_parsers import PARSERS, Counts, LogParser, Outcome, prepare_log
 from cooperbench.eval.log_parsers.base import compile_lines
 from cooperbench.models import REPO_DIR
 
@@ -149,10 +149,23 @@ def _first_failure(text: str) -> str | None:
     for parser in PARSERS:
         failed = [test for test, outcome in parser.parse_outcomes(text) if outcome == "failed"]
         if failed:
-            test = _first_part_of(failed[0], failed)
-            name = re.sub(f"^(?:{parser.id_prefix})", "", test) or test
+            name = _without_prefix(_first_part_of(failed[0], failed), parser)
             return _shorten(f"{_exception_of(name, text)} in {name}")
     return None
+
+
+def _without_prefix(test: str, parser: LogParser) -> str:
+    return re.sub(f"^(?:{parser.id_prefix})", "", test) or test
+
+
+def short_name(test: str, framework: str | None) -> str:
+    """Return the part of a test's id that its framework prints on one line in any case.
+
+    `framework` is that of `Counts`.
+    """
+    frameworks = (framework or "").split("+")
+    names = [_without_prefix(test, parser) for parser in PARSERS if parser.name in frameworks]
+    return min(names, key=len, default=test)
 
 
 def _first_part_of(test: str, failed: Sequence[str]) -> str:

@@ -7,13 +7,13 @@ failed test is not a success, nor is one without every test that passes with the
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cooperbench.errors import SandboxDestroyed
-from cooperbench.eval.test_logs import first_error, read_counts, read_outcomes
+from cooperbench.eval.test_logs import first_error, read_counts, read_outcomes, short_name
 from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.sandbox.contract import CommandResult
 
@@ -65,6 +65,8 @@ class TestRun:
     error: str | None
     """One line; None on success."""
     output: str = ""
+    output_is_cut: bool = False
+    """Whether a part of the output is missing because it was too long."""
     flaky_failures: tuple[str, ...] = ()
     """Failed tests that are not required: they also fail sometimes with the golden patch."""
     missing_tests: tuple[str, ...] = ()
@@ -130,10 +132,34 @@ class TestRun:
             return replace(self, success=True, error=None, flaky_failures=tuple(sorted(failures)))
         return self
 
+    def counts_include(
+        self, tests: Collection[str], expected: Collection[str], passed_count: int
+    ) -> bool:
+        """Whether tests whose outcome cannot be read have passed, judging by the summary.
+
+        Code under test can print something into the line of a test, so that its name or its
+        outcome cannot be read. Then it counts how many tests have passed.
+
+        Args:
+            tests: Tests that should have passed and did not do so in a line that can be read.
+            expected: All tests that should have passed.
+            passed_count: Number of tests that passed with the golden patch.
+        """
+        if any(test in self.outcomes for test in tests):
+            return False  # they failed or were skipped
+        names = tuple(short_name(test, self.framework) for test in tests)
+        if not self.output_is_cut and any(name not in self.output for name in names):
+            return False  # they did not run
+        passed = {test for test, outcome in self.outcomes.items() if outcome == "passed"}
+        others = [test for test in passed.difference(expected) if not test.endswith(names)]
+        return self.tests_passed - len(others) >= passed_count
+
     def _error_of_missing_tests(self, reference: ReferenceRecord, absent: set[str]) -> str | None:
         """Return why a run that exited with 0 has too few tests; None if it has enough."""
         golden = reference.golden
         flaky_count = len(set(reference.flaky_tests))
+        if absent and self.counts_include(absent, reference.passed_tests, golden.tests_passed):
+            return None
         if absent:
             expected = len(reference.passed_tests)
             return f"{len(absent)} of {expected} expected tests did not run: {min(absent)}"
@@ -222,6 +248,7 @@ def read_test_run(result: CommandResult, duration_seconds: float, timeout_second
         duration_seconds=duration_seconds,
         error=error,
         output=output,
+        output_is_cut=bool(result.stdout_cut or result.stderr_cut),
     )
 
 

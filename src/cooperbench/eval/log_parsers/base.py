@@ -56,10 +56,13 @@ _ESCAPE_SEQUENCE = re.compile(
 
 
 def prepare_log(output: str) -> str:
-    """Return output without colors and carriage returns, with a newline before and after it."""
+    """Return output without colors, with a newline before and after it.
+
+    Carriage returns become newlines, so that each state of a progress bar is a line.
+    """
     if "\x1b" in output:
         output = _ESCAPE_SEQUENCE.sub("", output)
-    return "\n" + output.replace("\r\n", "\n") + "\n"
+    return "\n" + output.replace("\r\n", "\n").replace("\r", "\n") + "\n"
 
 
 def compile_lines(pattern: str) -> re.Pattern[str]:

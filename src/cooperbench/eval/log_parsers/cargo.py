@@ -73,6 +73,9 @@ _LINE = compile_lines(
     # A test, and the heading of its output if it failed.
     | test[ ] (?P<test> [^\n]+? ) (?: [ ]-[ ]should[ ]panic )?
       [ ]\.\.\.[ ] (?P<status> ok | FAILED | ignored ) (?: [ ,] [^\n]* )?
+    # The same, with something that code wrote to stdout or stderr without a newline.
+    | [^\n]{{0,500}}? test[ ] (?P<glued_test> [^\s]++ )
+      [ ]\.\.\.[ ] [^\n]{{0,500}}? (?P<glued_status> ok | FAILED | ignored )
     | ----[ ] (?P<failed> [^\n]+ ) [ ]stdout[ ]----
 
     # nextest: `PASS [   0.004s] binary module::test`, perhaps with `(1/20)` or `TRY 2`
@@ -105,6 +108,8 @@ def parse_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
             yield match["nextest"], _OUTCOMES.get(match["nextest_status"], "failed")
         elif match["test"]:
             yield prefix + match["test"], _OUTCOMES.get(match["status"], "failed")
+        elif match["glued_test"]:
+            yield prefix + match["glued_test"], _OUTCOMES.get(match["glued_status"], "failed")
         else:
             yield prefix + match["failed"], "failed"
 

@@ -1,4 +1,9 @@
-"""unittest of the standard library: `-v` names every test, headings name the failed ones."""
+"""unittest of the standard library: `-v` names every test, headings name the failed ones.
+
+unittest writes to stderr, as code under test may do: without a newline, with progress bars, with
+lines that look like a status. So headings decide which tests failed, and a status may have
+something before it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ SAMPLE = """\
 test_circle (test_area.AreaTest.test_circle) ... FAIL
 test_slow (test_area.AreaTest.test_slow) ... skipped 'needs --slow'
 test_square (test_area.AreaTest.test_square) ... a line that the test printed
-ok
+ERROR
+50 %ok
 
 ======================================================================
 FAIL: test_circle (test_area.AreaTest.test_circle)
@@ -30,11 +36,14 @@ Ran 3 tests in 0.001s
 FAILED (failures=1, skipped=1)
 """
 
-_SUMMARY = compile_lines(
+_SUMMARY = re.compile(
     r"""
-    Ran[ ] (?P<total> [0-9]{1,9} ) [ ]tests?[ ]in[ ] [0-9.]+ s \n+
-    (?: OK | FAILED | NO[ ]TESTS[ ]RAN ) (?: [ ]\( (?P<tests> [a-z0-9=, ]+ ) \) )?
-    """
+    (?<! [ \t] ) Ran[ ] (?P<total> [0-9]{1,9} ) [ ]tests?[ ]in[ ] [0-9.]+ s [^\n]* \n
+    # Other threads may print something in between.
+    (?: (?! [^\n]* Ran[ ][0-9] ) [^\n]* \n ){0,9}?
+    [^\n]*? (?: OK | FAILED | NO[ ]TESTS[ ]RAN ) (?: [ ]\( (?P<tests> [a-z0-9=, ]+ ) \) )? (?= \n )
+    """,
+    re.VERBOSE,
 )
 
 
@@ -49,58 +58,77 @@ def parse_counts(text: str) -> Iterator[Counts]:
         yield counts._replace(passed=max(0, passed))
 
 
-_STATUS = r"""
-    (?: ok | FAIL | ERROR | expected[ ]failure | unexpected[ ]success | skipped[ ]['"] [^\n]* )
-"""
-_TEST = compile_lines(
-    rf"""
-    # `test (module.Class.test) ... status`, with the first line of a docstring on a second line.
-    # In place of the status there may be something that the test prints.
-    [ ]* (?P<test> \S+ ) [ ]\( (?P<location> [^\s()]+ ) \)
-    (?: \n [^\n]*? | [ ][\[(] [^\n]*? )?
-    [ ]\.\.\.[ ] (?P<rest> [^\n]* )
-
-    # The heading of a failure.
-    | ={{70}} \n (?: ERROR | FAIL | UNEXPECTED[ ]SUCCESS ) :[ ]
-      (?P<failed> \S+ ) (?: [ ]\( (?P<failed_location> [^\s()]+ ) \) )? [^\n]*
-
-    # A status on a line of its own, after something that the test printed.
-    | (?P<status> {_STATUS} )
+_START = re.compile(
+    r"""
+    # `test (module.Class.test) ... `, with the first line of a docstring on a second line, or with
+    # the parameters of a subtest. The name of the test is what stands before it.
+    [ ]\( (?P<location> [^\s().]{1,200} (?: \. [^\s().]{1,200} ){1,20} ) \)
+    (?: \n (?! [^\n]{0,500} \)[ ]\.\.\.[ ] ) [^\n]{0,500}? | [ ][\[(] [^\n]{0,500}? )?
+    [ ]\.\.\.[ ]
+    """,
+    re.VERBOSE,
+)
+_MAX_NAME = 300
+_NAME_AT_END = re.compile(r"\S*\Z")
+_IDENTIFIER_AT_END = re.compile(r"[^\W\d]\w*\Z")
+_HEADING = compile_lines(
+    r"""
+    [^\n]*? ={70} \n (?: ERROR | FAIL | UNEXPECTED[ ]SUCCESS ) :[ ]
+    (?P<test> \S+ ) (?: [ ]\( (?P<location> [^\s()]+ ) \) )? [^\n]*
     """
 )
-_STATUS_AT_END = re.compile(rf"(?: .* [ ]\.\.\.[ ] )? (?P<status> {_STATUS} )", re.VERBOSE)
+_END_OF_TESTS = re.compile(r"\n[^\n]*(?:={70}|-{70})\n")
+_SKIPPED = re.compile(r"expected failure|skipped ['\"][^\n]*")
 
 
 def parse_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
     """Yield `module.Class.test` and outcome, from `-v` and from the headings of failures."""
     running: str | None = None
-    for match in _TEST.finditer(text):
-        if match["failed"]:
-            yield _make_id(match["failed"], match["failed_location"]), "failed"
-            continue
-        if match["test"]:
-            running = _make_id(match["test"], match["location"])
-        ending = _STATUS_AT_END.fullmatch(match["status"] or match["rest"] or "")
-        if ending and running:
-            yield running, _outcome_of(ending["status"])
-            running = None
+    start = 0
+    for match in _START.finditer(text):
+        name = _name_before(match.start(), text)
+        if running:
+            yield from _outcome_in(running, text[start : match.start() - len(name)])
+        running = _make_id(name, match["location"])
+        start = match.end()
+    if running:
+        end = _END_OF_TESTS.search(text, start)
+        yield from _outcome_in(running, text[start : end.start() if end else len(text)])
+    for match in _HEADING.finditer(text):
+        yield _make_id(match["test"], match["location"]), "failed"
 
 
-def _outcome_of(status: str) -> Outcome:
-    if status == "ok":
-        return "passed"
-    if status.startswith(("skipped", "expected")):
-        return "skipped"
-    return "failed"
+def _name_before(position: int, text: str) -> str:
+    name = _NAME_AT_END.search(text, max(0, position - _MAX_NAME), position)
+    return name[0] if name else ""
+
+
+def _outcome_in(test: str, output: str) -> Iterator[tuple[str, Outcome]]:
+    """Yield the outcome of a test, if it can be read from what was printed while it ran.
+
+    A status comes last, but other threads may print something after it. Only `ok` cannot be
+    misleading: a test that fails has a heading too, and one that is skipped is counted.
+    """
+    lines = output.rstrip().split("\n")
+    if any(_SKIPPED.fullmatch(line) for line in lines):
+        yield test, "skipped"
+    elif any(line.endswith("ok") for line in lines):
+        yield test, "passed"
+    elif any(line.endswith(("FAIL", "ERROR", "unexpected success")) for line in lines):
+        yield test, "failed"
+    elif re.search("expected failure$|skipped ['\"]", lines[-1]):
+        yield test, "skipped"
 
 
 def _make_id(test: str, location: str | None) -> str:
     if not location:
         return test
     # Since Python 3.11 the location includes the test.
-    if location.endswith(f".{test}"):
+    name = location.rpartition(".")[2]
+    if test == name or (name.startswith("test") and test.endswith(name)):
         return location
-    return f"{location}.{test}"
+    identifier = _IDENTIFIER_AT_END.search(test)
+    return f"{location}.{identifier[0] if identifier else test}"
 
 
 PARSER = LogParser(
