@@ -478,7 +478,9 @@ class _PairWriter:
             "task_id": self.key.task_id, "features": list(self.key.features), "setting": self.setting,
             **agents, "merged": merged, "individual_success": alone, "merge_success": not self.conflict,
             "overall_success": overall, "overall_success_strict": overall and not self.conflict,
-            "canary": dict.fromkeys(map(str, self.key.features), "confirmed") if overall else {},
+            "canary": self._confirmations(together=together), "review_notes": [],
+            "dataset_sha256": CONTENT_SHA256,
+            "patches": {agent_id: agent["patch_sha256"] for agent_id, agent in agents.items()},
             "suspicious": SUSPICIOUS if self.kind == "suspicious" else [],
             "eval_network": "auto", "network": "none",
             "references": {
@@ -493,6 +495,23 @@ class _PairWriter:
             "image": f"local/{self.key.repo}:task{self.key.task_id}", "image_digest": "sha256:" + "1" * 64,
             "test_timeout_seconds": 600, "started_at": _time(100), "duration_seconds": 4.5,
             "version": self.style.version,
+        }  # fmt: skip
+
+    def _confirmations(self, *, together: bool) -> dict[str, dict[str, Any]]:
+        """Return a confirmation of each success, by patch and feature."""
+        subjects = {
+            agent_id: self._features(place) for place, agent_id in enumerate(self.agent_ids)
+        }
+        if self._fails_alone():
+            del subjects[self.agent_ids[0]]
+        if len(self.agent_ids) > 1 and together:
+            subjects["merged"] = list(self.key.features)
+        return {
+            subject: {
+                str(feature): {"outcome": "confirmed", "kind": "copies", "tests": 7, "tests_with_decoys": 7, "detail": None}
+                for feature in features
+            }
+            for subject, features in subjects.items()
         }  # fmt: skip
 
     def _fails_alone(self) -> bool:
