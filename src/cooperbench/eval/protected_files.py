@@ -7,14 +7,16 @@ comparison with the reference and the canary are for that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cooperbench.eval.library_files import find_data_files, find_imported_files
 from cooperbench.eval.protected_paths import ProtectedFiles, Reason
 from cooperbench.eval.test_config import (
-    config_differs,
+    ConfigChange,
+    find_changed_configs,
     may_hold_test_config,
-    restore_test_config,
+    restore_configs,
 )
 from cooperbench.eval.trees import FILE, LINK, Applied, Change, DroppedFile, TreeEntry, TreeStore
 from cooperbench.git import GitError
@@ -41,15 +43,20 @@ def drop_protected_files(
 def _undo_protected_changes(tree: str, protected: ProtectedFiles, store: TreeStore) -> Applied:
     changes = store.changes(tree)
     dropped = []
+    candidates = []
     for path, change in changes.items():
-        reason = _reason_to_drop(path, change, protected, store)
+        reason = _reason_to_drop(path, change, protected)
         if reason:
             dropped.append(DroppedFile(path, reason))
+        elif path not in protected.golden:
+            candidates.append(path)
+    configs = _changed_configs(candidates, changes, store)
+    dropped += [DroppedFile(path, "test_config") for path in configs]
+    dropped.sort()
     library_files = _library_files(dropped, tree, protected, store)
     dropped = [file for file in dropped if file.path not in library_files]
     if dropped:
-        originals = {file.path: _original(file, changes[file.path], store) for file in dropped}
-        tree = store.edit(tree, originals)
+        tree = store.edit(tree, _originals(dropped, changes, store))
     if tree == store.base.tree:
         error = "nothing is left of the patch without test files"
         return Applied("empty", tree, error, dropped=tuple(dropped))
@@ -74,34 +81,50 @@ def _library_files(
     return imported | find_data_files(new_files, tree, protected, store)
 
 
-def _reason_to_drop(
-    path: str, change: Change, protected: ProtectedFiles, store: TreeStore
-) -> Reason | None:
+def _reason_to_drop(path: str, change: Change, protected: ProtectedFiles) -> Reason | None:
+    """Return why a file is protected, judging by its path and whether it is a link."""
     reason = protected.reason_to_drop(path)
     if reason or path in protected.golden:
         return reason
     if change.after and change.after.mode == LINK:
         # It may replace a folder: of tests, of installed packages, of a Python package.
-        reason = protected.reason_to_drop(f"{path}/__init__.py")
-        if reason:
-            return reason
-    return "test_config" if _config_changes(path, change, store) else None
+        return protected.reason_to_drop(f"{path}/__init__.py")
+    return None
 
 
-def _config_changes(path: str, change: Change, store: TreeStore) -> bool:
-    if not may_hold_test_config(path):
-        return False
-    return config_differs(path, store.content(change.before), store.content(change.after))
+def _changed_configs(
+    paths: Iterable[str], changes: Mapping[str, Change], store: TreeStore
+) -> list[str]:
+    """Return those of these files with real work whose test configuration changes."""
+    configs = [
+        _config_change(path, changes[path], store) for path in paths if may_hold_test_config(path)
+    ]
+    return [config.path for config in find_changed_configs(configs)]
 
 
-def _original(file: DroppedFile, change: Change, store: TreeStore) -> TreeEntry | bytes | None:
-    """Return a file as it was before, but with changes that have nothing to do with tests."""
-    is_file = change.after is not None and change.after.mode == FILE
-    if file.reason != "test_config" or not is_file or not may_hold_test_config(file.path):
-        return change.before
-    before, after = store.content(change.before), store.content(change.after)
-    restored = restore_test_config(file.path, before, after)
-    return change.before if restored is None else restored
+def _config_change(path: str, change: Change, store: TreeStore) -> ConfigChange:
+    return ConfigChange(path, store.content(change.before), store.content(change.after))
+
+
+def _originals(
+    dropped: Iterable[DroppedFile], changes: Mapping[str, Change], store: TreeStore
+) -> dict[str, TreeEntry | bytes | None]:
+    """Return what takes the place of dropped files.
+
+    It is the file as it was before, but with changes that have nothing to do with tests.
+    """
+    originals: dict[str, TreeEntry | bytes | None] = {}
+    configs = []
+    for file in dropped:
+        change = changes[file.path]
+        originals[file.path] = change.before
+        is_file = change.after is not None and change.after.mode == FILE
+        if file.reason == "test_config" and is_file and may_hold_test_config(file.path):
+            configs.append(_config_change(file.path, change, store))
+    for config, restored in zip(configs, restore_configs(configs), strict=True):
+        if restored is not None:
+            originals[config.path] = restored
+    return originals
 
 
 class FeaturePaths(NamedTuple):
@@ -122,9 +145,9 @@ def feature_paths(feature: Feature, store: TreeStore) -> FeaturePaths:
     golden: set[str] = set()
     golden_tree = store.apply(feature.patch.read_bytes()).tree
     if golden_tree:
-        for path, change in store.changes(golden_tree).items():
-            if not may_hold_test_config(path) or _config_changes(path, change, store):
-                golden.add(path)
+        changes = store.changes(golden_tree)
+        golden.update(path for path in changes if not may_hold_test_config(path))
+        golden.update(_changed_configs(changes, changes, store))
     return FeaturePaths(frozenset(hidden), frozenset(golden))
 
 

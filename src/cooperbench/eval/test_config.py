@@ -1,7 +1,8 @@
 """Configuration of test runners: which files have it, and whether a patch changes it.
 
 Some files, such as conftest.py, are test configuration as a whole. Others, such as pyproject.toml,
-contain real work too; only their part about tests is compared.
+contain real work too; only their part about tests is compared. Agents write these files, so they
+are parsed in a worker process with limits (`bounded`).
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from configparser import Error as IniError
 from configparser import RawConfigParser
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
+
+from cooperbench.bounded import UnreadableInput, call_bounded
 
 # Includes files that run before the tests and can replace them (*.pth), or that choose the program
 # that runs them (.npmrc). Excludes files that features change for good reasons and that give no
@@ -47,6 +50,8 @@ _CONFIG_PATH = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _MAX_TOML_LINE_LENGTH = 5000
+_MAX_FILE_BYTES = 4 * 1024**2
+"""Maximum size of a file whose parts are compared; a larger one counts as unreadable."""
 _PACKAGE_RUNNERS = ("jest", "vitest", "mocha", "ava", "tap", "karma")
 _TEST_SCRIPT = re.compile("(?:pre|post)?test")
 _TEST_KEYS = {
@@ -88,8 +93,17 @@ _TEST_CODE = {
     "vite.config.*": re.compile(rb"\btest\b|vitest"),
 }
 """Code cannot be compared in part: the whole file counts if it contains this."""
-_TEST_SECTION = re.compile(rb"\[+[^\]\n]*(?:pytest|tox\b|\btest)")
+_TEST_SECTION_NAME = re.compile(rb"pytest|tox\b|\btest")
 _PARSE_ERRORS = (ValueError, RecursionError, IniError)
+
+
+class ConfigChange(NamedTuple):
+    """A file that may hold test configuration, before and after a patch."""
+
+    path: str
+    before: bytes | None
+    """None if the file does not exist."""
+    after: bytes | None
 
 
 def is_test_config(path: str) -> bool:
@@ -108,6 +122,44 @@ def may_hold_test_config(path: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in _TEST_CODE)
 
 
+def find_changed_configs(changes: Sequence[ConfigChange]) -> list[ConfigChange]:
+    """Return the changes of files with real work that also change test configuration.
+
+    If they cannot be compared within the limits, all of them count as such.
+    """
+    candidates = [change for change in changes if change.before != change.after]
+    if not candidates:
+        return []
+    try:
+        results = call_bounded(compare_configs, candidates)
+    except UnreadableInput:
+        return candidates
+    return [change for change, differs in zip(candidates, results, strict=True) if differs]
+
+
+def restore_configs(changes: Sequence[ConfigChange]) -> list[bytes | None]:
+    """Return each changed file with its original test configuration.
+
+    None stands for a file for which that is impossible.
+    """
+    if not changes:
+        return []
+    try:
+        return call_bounded(restore_test_configs, list(changes))
+    except UnreadableInput:
+        return [None] * len(changes)
+
+
+def compare_configs(changes: list[ConfigChange]) -> list[bool]:
+    """Return for each file whether its test configuration differs."""
+    return [config_differs(*change) for change in changes]
+
+
+def restore_test_configs(changes: list[ConfigChange]) -> list[bytes | None]:
+    """Return each changed file with its original test configuration, or None."""
+    return [restore_test_config(*change) for change in changes]
+
+
 def config_differs(path: str, before: bytes | None, after: bytes | None) -> bool:
     """Whether the test configuration in a file differs; None means that the file does not exist."""
     if before == after or not may_hold_test_config(path):
@@ -123,6 +175,8 @@ def config_differs(path: str, before: bytes | None, after: bytes | None) -> bool
 
 def _test_config_in(path: str, content: bytes) -> object:
     """Return the test configuration in a file: empty if it has none, None if it is unreadable."""
+    if len(content) > _MAX_FILE_BYTES:
+        return None
     name = path.rpartition("/")[2]
     for pattern, mention in _TEST_CODE.items():
         if fnmatchcase(name, pattern):
@@ -179,7 +233,7 @@ def _parse_toml(content: bytes) -> dict[str, Any]:
 
 def restore_test_config(path: str, before: bytes | None, after: bytes | None) -> bytes | None:
     """Return the changed file with its original test configuration; None if that is impossible."""
-    if not after:
+    if not after or len(after) > _MAX_FILE_BYTES:
         return None
     try:
         if path.rpartition("/")[2] == "package.json":
@@ -195,8 +249,8 @@ def restore_test_config(path: str, before: bytes | None, after: bytes | None) ->
 
 def _restore_sections(before: bytes, after: bytes) -> bytes:
     """Return the changed file with the original sections about tests; empty if nothing is left."""
-    work = [part for part in _sections(after) if not _TEST_SECTION.match(part)]
-    config = [part for part in _sections(before) if _TEST_SECTION.match(part)]
+    work = [part for part in _sections(after) if not _is_test_section(part)]
+    config = [part for part in _sections(before) if _is_test_section(part)]
     if not b"".join(work).strip():
         return b""
     return b"\n".join([*work, *config])
@@ -211,6 +265,15 @@ def _restore_package_json(before: dict[str, Any], after: dict[str, Any]) -> byte
     if scripts:
         document["scripts"] = scripts
     return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def _is_test_section(section: bytes) -> bool:
+    """Whether a section, such as `[tool.pytest.ini_options]` and its lines, is about tests."""
+    heading = section.partition(b"\n")[0]
+    if not heading.startswith(b"["):
+        return False
+    name = heading.partition(b"]")[0]
+    return _TEST_SECTION_NAME.search(name) is not None
 
 
 def _sections(content: bytes) -> list[bytes]:

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, Threa
 from contextlib import contextmanager, suppress
 from typing import Self, TypeVar
 
+from cooperbench.bounded import kill_running_calls
 from cooperbench.errors import Interrupted, UserError
 from cooperbench.git import kill_running_git
 from cooperbench.models import Image, Task
@@ -178,6 +179,7 @@ class SandboxManager:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
             kill_running_git()
+            kill_running_calls()
         # A second Ctrl-C arrives while this waits. Nothing may stay behind then either.
         finish_despite_interrupts(self._close)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.bounded import LIMIT_ATTRIBUTE
 from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.protected_paths import ProtectedFiles
+from cooperbench.eval.test_config import compare_configs, restore_test_configs
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.git import GitError
 from tests.support.eval.realgit import base_with, text
+from tests.support.hostile import hostile_texts
 from tests.support.tiny import text_patch
 
 if TYPE_CHECKING:
@@ -117,3 +121,37 @@ def test_tables_deeper_than_python_recurses(store: TreeStore, form: str) -> None
     work = drop_protected_files(patch.encode(), SIDE, store)
     assert work.status == "applied"
     assert [file.path for file in work.dropped] == ["pyproject.toml"]
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "setup.cfg", "Cargo.toml", "package.json"])
+def test_configuration_that_takes_long_to_read(store: TreeStore, name: str) -> None:
+    """One line of brackets once kept a regular expression busy for hours, deaf to every signal."""
+    hostile = hostile_texts(200_000)
+    files = {f"{index}/{name}": f"[a]\n{hostile[key]}\n" for index, key in enumerate(hostile)}
+    files |= {name: "[" * 200_000, "pkg/more.py": "x\n"}
+    patch = "".join(
+        text_patch(path, None, [f"{line}\n" for line in content.split("\n")])
+        for path, content in files.items()
+    )
+    started = time.monotonic()
+    work = drop_protected_files(patch.encode(), SIDE, store)
+    assert time.monotonic() - started < 60
+    assert work.status == "applied"
+    assert name in {file.path for file in work.dropped}
+    assert b"pkg/more.py" in work.patch
+
+
+def test_configuration_that_cannot_be_read_in_time(
+    store: TreeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is the kernel's: whatever parser needs too long, the file is dropped."""
+    monkeypatch.setattr(restore_test_configs, LIMIT_ATTRIBUTE, 1, raising=False)
+    monkeypatch.setattr(compare_configs, LIMIT_ATTRIBUTE, 1, raising=False)
+    lines = [f"a{number} = {number}\n" for number in range(150_000)]
+    patches = [text_patch(f"{folder}/pyproject.toml", None, lines) for folder in "abcdef"]
+    work = drop_protected_files(
+        "".join([*patches, text_patch("pkg/more.py", None, ["x\n"])]).encode(), SIDE, store
+    )
+    assert work.status == "applied"
+    assert [file.reason for file in work.dropped] == ["test_config"] * len(patches)
+    assert list(store.changes(work.tree)) == ["pkg/more.py"]
