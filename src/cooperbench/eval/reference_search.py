@@ -91,10 +91,14 @@ class ReferenceSearch:
             self._note_once(feature.task, "names", text)
         return reference
 
-    def save(self, reference: ReferenceRecord) -> None:
-        """Write a reference to the cache, unless its image is unknown or nothing was run."""
+    def save(self, reference: ReferenceRecord) -> ReferenceRecord:
+        """Write a reference to the cache, unless its image is unknown or nothing was run.
+
+        Return it with the flaky tests that were known before.
+        """
         if reference.image_digest and reference.golden.exit_code is not None:
-            self._store.save(reference)
+            return self._store.save(reference)
+        return reference
 
     def _steps(self, task: Task) -> tuple[Conditions, ...]:
         """Return the conditions to try for a task.
@@ -209,7 +213,7 @@ class ReferenceSearch:
                 search.ruled_out.append(_LAYER.label)
         reference = replace(reference, ruled_out=list(search.ruled_out))
         is_new_for_task = not self._needs_more_than_bare(task)
-        self.save(reference)
+        reference = self.save(reference)
         if _BARE.label in search.ruled_out:
             self._bare_fails.add(task)
             if is_new_for_task:

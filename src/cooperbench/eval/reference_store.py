@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
 from cooperbench.errors import UserError
 from cooperbench.eval.conditions import Conditions
@@ -32,15 +33,27 @@ class ReferenceStore:
         """Return the reference of a feature in an image under some conditions."""
         return self._read(self.folder / file_name(key_of(feature), image_digest, conditions))
 
-    def save(self, reference: ReferenceRecord) -> None:
-        """Write a reference to the cache."""
+    def save(self, reference: ReferenceRecord) -> ReferenceRecord:
+        """Write a reference to the cache; return it with the flaky tests that were known before.
+
+        A test that was seen both passing and failing stays flaky, whoever saw it.
+        """
+        flaky_tests = set(reference.flaky_tests)
+        for known in self._about(reference.question):
+            if known.image_digest == reference.image_digest:
+                flaky_tests.update(known.flaky_tests)
+        reference = replace(reference, flaky_tests=sorted(flaky_tests))
         conditions = conditions_of(reference)
         name = file_name(reference.question, reference.image_digest, conditions)
         files.write(self.folder / name, reference)
+        return reference
 
     def about(self, feature: Feature) -> Iterator[ReferenceRecord]:
-        """Yield all references of a feature, in any image and under any conditions."""
-        for path in sorted(self.folder.glob(f"{key_of(feature)[:32]}-*.json")):
+        """Return all references of a feature, in any image and under any conditions."""
+        return self._about(key_of(feature))
+
+    def _about(self, question: str) -> Iterator[ReferenceRecord]:
+        for path in sorted(self.folder.glob(f"{question[:32]}-*.json")):
             reference = self._read(path)
             if reference:
                 yield reference

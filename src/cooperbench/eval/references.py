@@ -117,6 +117,7 @@ class References:
         conditions = conditions_of(reference)
         run = self.tester.run_once(feature, patch, tree, conditions)
         if conditions.network != "none" and not run.success and find_outage(run.output):
+            # It may be back already.
             self.tester.forget(feature, tree, conditions)
             run = self.tester.run_once(feature, patch, tree, conditions)
             self._raise_if_outage(feature, run, conditions)
@@ -131,7 +132,9 @@ class References:
 
         The output alone proves nothing, since code under test can print anything.
         """
-        outage = None if run.success else find_outage(run.output)
+        if conditions.network == "none" or run.success:
+            return
+        outage = find_outage(run.output)
         if outage and not self._run_golden(feature, conditions).success:
             raise InfraError(str(outage))
 
@@ -192,8 +195,12 @@ class References:
         if disagreement is None or disagreement.decoy_passed:
             return disagreement
         tests = [suite.tests.encode("latin-1")]
-        (second_run,) = self.tester.run_suites(feature, patch, conditions_of(reference), tests)
-        return find_disagreement(stable, second_run, reference.flaky_tests)
+        conditions = conditions_of(reference)
+        (second_run,) = self.tester.run_suites(feature, patch, conditions, tests)
+        disagreement = find_disagreement(stable, second_run, reference.flaky_tests)
+        if disagreement and not disagreement.decoy_passed:
+            self._raise_if_outage(feature, second_run, conditions)
+        return disagreement
 
     def _find_suites(self, feature: Feature) -> None:
         """Record the first two suites that work with the golden patch; if there are none, that."""
@@ -234,7 +241,10 @@ class References:
     def _run_golden_on_suites(self, feature: Feature, suites: Sequence[bytes]) -> list[TestRun]:
         conditions = conditions_of(self._references[feature])
         golden = self._golden.apply(feature).patch
-        return self.tester.run_suites(feature, golden, conditions, suites)
+        runs = self.tester.run_suites(feature, golden, conditions, suites)
+        for run in runs:
+            self._raise_if_outage(feature, run, conditions)
+        return runs
 
     def measure(self, feature: Feature, repeat: int = 1) -> ReferenceRecord:
         """Run golden patch and base now, each `repeat` times, and save the result."""
@@ -262,8 +272,8 @@ class References:
     ) -> None:
         """Change a known reference, also in the cache."""
         with self._lock:
-            self._references[feature] = change(self._references[feature])
-            self._search.save(self._references[feature])
+            changed = change(self._references[feature])
+            self._references[feature] = self._search.save(changed)
 
     def _find_reference(self, feature: Feature, *, use_cache: bool = True) -> None:
         self._references[feature] = self._search.find(feature, use_cache=use_cache)

@@ -51,6 +51,10 @@ _TOOL_ERROR = compile_lines(
     """
 )
 """Lines in which tools other than test frameworks report an error. Warnings do not match."""
+_GO_COMPILER_ERROR = re.compile(
+    r"^(?:vet: )?(?:\./)?(?P<file>[^\s:]{1,300}\.go):\d+:\d+: (?P<message>[^\n;]+)", re.MULTILINE
+)
+"""`middleware/version_test.go:12:7: undefined: NewVersionSelector`"""
 _EXCEPTION_OF_TRACEBACK = re.compile(r"(?:\n(?:[ \t][^\n]*)?)*\n(?P<exception>[^\n]+)")
 
 _FAILURE_HEADING = r"""
@@ -150,6 +154,10 @@ def _first_failure(text: str) -> str | None:
         failed = [test for test, outcome in parser.parse_outcomes(text) if outcome == "failed"]
         if failed:
             name = _without_prefix(_first_part_of(failed[0], failed), parser)
+            if parser.name == "go":
+                compiler_error = _go_compiler_error(name, text)
+                if compiler_error:
+                    return _shorten(compiler_error)
             return _shorten(f"{_exception_of(name, text)} in {name}")
     return None
 
@@ -166,6 +174,18 @@ def short_name(test: str, framework: str | None) -> str:
     frameworks = (framework or "").split("+")
     names = [_without_prefix(test, parser) for parser in PARSERS if parser.name in frameworks]
     return min(names, key=len, default=test)
+
+
+def _go_compiler_error(package: str, text: str) -> str | None:
+    """Return the first error of the compiler in a package that does not build.
+
+    Without a heading for the package, a package that it imports does not build.
+    """
+    if not re.search(rf"^FAIL[ \t]+{re.escape(package)} \[", text, re.MULTILINE):
+        return None
+    heading = re.search(rf"^# \[?{re.escape(package)}(?=[_.\]\s])", text, re.MULTILINE)
+    error = _GO_COMPILER_ERROR.search(text, heading.end() if heading else 0)
+    return f"{error['message']} in {error['file']}" if error else None
 
 
 def _first_part_of(test: str, failed: Sequence[str]) -> str:

@@ -81,7 +81,8 @@ class MergeEvaluation(TestTotals, kw_only=True, frozen=True):
 
     merge_conflict: bool
     merge_status: str | None
-    """`clean`, `identical`, `conflict` or `missing_input`, from the plain three-way merge."""
+    """Result of the plain three-way merge: `clean`, `identical`, `conflict`, or
+    `missing_input` if an agent has no patch that could be merged."""
     strategy: str | None
     """How the tested merge was made: `plain`, `union` after a conflict, or `none`."""
     conflicting_files: list[str]

@@ -24,7 +24,7 @@ from cooperbench.models import Usage
 from cooperbench.records.judgement import FailureLabel, Judgement, Quote, Symptom
 from cooperbench.records.usage import agent_usage
 from cooperbench.report.loading import Run
-from cooperbench.report.pairs import AgentData, PairData, PairKey, SentMessage
+from cooperbench.report.pairs import AgentData, PairData, PairKey, SentMessage, merge_text
 from cooperbench.secrets import redact
 from cooperbench.storage import utc_now
 from cooperbench.text import head_and_tail, printable
@@ -304,7 +304,7 @@ def _facts(pair: PairData) -> str:
     lines = [
         f"Pair: {pair.label}",
         *[_agent_facts(agent) for agent in pair.agents],
-        f"Merge: {pair.merge_status}; conflicting files: {conflicts}",
+        f"Merge: {merge_text(pair.merge_status) or 'none'}; conflicting files: {conflicts}",
         f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}",
     ]
     return "\n".join(lines)

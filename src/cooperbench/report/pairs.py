@@ -86,12 +86,20 @@ VERDICTS: Mapping[str, str] = {
     "strict": "overall, and without a textual conflict",
 }
 
+_MERGE_TEXTS = {"missing_input": "a patch is missing"}
 _REVIEW_NOTE_REASON = "test_process"
 """Reason of entries of `suspicious` in older files that are review notes today."""
 _SOLO_MEANINGS = {
     "individual": "the agent's patch passes the tests of all its features",
     "overall": "the same as individual: a single patch is not merged",
 }
+
+
+def merge_text(merge_status: str | None) -> str:
+    """Return how the plain three-way merge ended, in words; empty if there was none."""
+    if merge_status is None:
+        return ""
+    return _MERGE_TEXTS.get(merge_status, merge_status)
 
 
 def verdict_meaning(verdict: str, setting: Setting) -> str:

@@ -24,6 +24,7 @@ from cooperbench.report.pairs import (
     STATES,
     State,
     applicable_verdicts,
+    merge_text,
     verdict_meaning,
 )
 from cooperbench.text import (
@@ -206,7 +207,7 @@ def _with_remark(line: str, columns: int, remark: str, width: int | None) -> lis
 def _coop_row(result: PairSummary) -> tuple[str, ...]:
     if result.state not in EVALUATED:
         return (*_pair_cells(result), "", "", "", _state_text(result), _endings(result))
-    merge = result.merge_status or NOTHING
+    merge = merge_text(result.merge_status) or NOTHING
     if result.strategy == "union":
         merge += " (union)"
     return (

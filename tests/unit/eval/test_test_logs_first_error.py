@@ -20,6 +20,18 @@ from tests.support.eval.outputs import (
 )
 from tests.support.eval.verbose_outputs import MOCHA
 
+GO_BROKEN = """\
+# m/color [m/color.test]
+color/a_test.go:3:2: undefined: Red
+# m/middleware [m/middleware.test]
+middleware/version_test.go:12:7: undefined: NewVersionSelector
+middleware/version_test.go:20:7: undefined: NewVersionSelector
+ok  \tm\t0.003s
+FAIL\tm/middleware [build failed]
+FAIL\tm/color [build failed]
+FAIL
+"""
+
 
 @pytest.mark.parametrize(
     ("output", "expected"),
@@ -44,6 +56,11 @@ from tests.support.eval.verbose_outputs import MOCHA
         (GO_PLAIN, "failure in TestTable/empty_input"),
         (GO_PANIC, "panic in TestX"),
         ("# m/f\nFAIL\tm/f [build failed]\n", "failure in m/f"),
+        (GO_BROKEN, "undefined: NewVersionSelector in middleware/version_test.go"),
+        ("# [m/f]\nvet: ./a.go:3:2: cannot use x\nFAIL\tm/f [build failed]\n",
+         "cannot use x in a.go"),
+        ("f/a.go:3:2: no required module provides package x; to add it:\nFAIL\tm/f [setup failed]\n",
+         "no required module provides package x in f/a.go"),
         (CARGO, "panic in tests::idx"),
         (CARGO_BROKEN, "error[E0425]: cannot find value `c` in this scope"),
         ("error: patch failed: a.py:1\n\n \n", "error: patch failed: a.py:1"),

@@ -1,6 +1,7 @@
 // The page of one pair: why it failed, verdicts, agents, what happened, changes, tests, files.
 
 const MERGED_STATUSES = ["clean", "identical"];
+const MERGE_TEXTS = { missing_input: "a patch is missing" };
 
 async function renderPair(state) {
   const pair = findPair(state.pair);
@@ -241,11 +242,12 @@ function verdictCards(detail) {
 
 function mergeCard(merged) {
   const status = merged.merge_status;
+  const text = MERGE_TEXTS[status] ?? status;
   const files = merged.conflicting_files?.join(", ");
   const order = merged.clean_order?.join(", ");
   return verdictCard(
     "plain git merge",
-    successText(MERGED_STATUSES.includes(status), status, status),
+    successText(MERGED_STATUSES.includes(status), text, text),
     files || (status === "clean" ? "no conflicts" : merged.detail),
     order && `would merge in the order ${order}`,
   );
