@@ -331,6 +331,13 @@ class AgentSession:
         self._call_started = now
         self.report_progress("waiting for the model")
 
+    def check_spent(self) -> None:
+        """Check that no limit has been reached, without a model call.
+
+        Raises the same errors as `check_limits`.
+        """
+        self._check(self.usage.cost)
+
     def _outage_text(self) -> str:
         """Describe which model fails, where, and why."""
         server = f" at {redact(self.base_url)}" if self.base_url else ""

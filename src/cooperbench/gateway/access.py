@@ -15,15 +15,20 @@ from typing import Any, NamedTuple
 from cooperbench.agents import llm
 from cooperbench.agents.session import AgentSession
 from cooperbench.errors import AgentFailure, CooperBenchError, InfraError, Interrupted
-from cooperbench.gateway.api_formats import CHAT, JsonObject, Refused, remove_provider_tools
+from cooperbench.gateway.api_formats import ANTHROPIC, CHAT, JsonObject, Refused
 from cooperbench.gateway.conversations import Calls, Conversations, Exchange
+from cooperbench.gateway.request_filter import allow_request
 from cooperbench.gateway.streams import join_events
 from cooperbench.gateway.upstream import Upstream
+from cooperbench.text import printable
 
 SendEvent = Callable[[JsonObject], None]
 _PING_SECONDS = 15.0
 _MAX_REFUSALS = 3
 """Consecutive refusals that a program cannot do anything about, until its agent is ended."""
+MAX_TOKEN_COUNTS = 1_000
+"""Number of times that an agent may have its prompt counted."""
+_MAX_REMOVAL_NOTES = 20
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
 
@@ -77,6 +82,10 @@ class Access:
         self._end: CooperBenchError | None = None
         self._failure: AgentFailure | None = None
         self._refusals = 0
+        self._token_counts = 0
+        self._counting = asyncio.Lock()
+        self._removed: set[str] = set()
+        """What was removed from requests and is in the log."""
 
     def outcome(self) -> CooperBenchError | None:
         """Return the error that the agent ends with.
@@ -130,11 +139,36 @@ class Access:
         await self.upstream.http.close()
 
     async def count_tokens(self, body: JsonObject) -> int:
-        """Return the number of tokens of a prompt in Anthropic's API format."""
+        """Return the number of tokens of a prompt in Anthropic's API format.
+
+        The limits of model calls apply. Counts are free of charge at providers, so that they are
+        not part of the usage. They have a limit of their own, and the log has their number.
+        """
+        if self._end:
+            raise Refused(400, f"the agent has ended: {self._end}")
         try:
-            return await self.upstream.count_tokens(body)
+            await self._use_session(self.session.check_spent)
+        except CooperBenchError as error:
+            self.end(error)
+            raise Refused(400, str(error)) from error
+        if self._token_counts >= MAX_TOKEN_COUNTS:
+            raise Refused(400, f"an agent may count tokens {MAX_TOKEN_COUNTS} times")
+        self._token_counts += 1
+        try:
+            allowed = await self._allow(ANTHROPIC, body)
+            async with self._counting:
+                return await self.upstream.count_tokens(allowed)
+        except Refused:
+            raise
         except Exception as error:
             raise Refused(400, f"the tokens cannot be counted: {error}") from error
+
+    def finish(self) -> None:
+        """Invalidate the token and end the record."""
+        with self.lock:
+            if self._token_counts:
+                self.session.note(f"the program counted tokens {self._token_counts} times")
+            self.closed = True
 
     async def serve(self, request: Request) -> AsyncIterator[JsonObject | None]:
         """Yield the events of a stream, or the whole reply as the only one.
@@ -208,14 +242,24 @@ class Access:
         # A program's history may need its sandbox: messages may be waiting there.
         may_wait = isinstance(self.calls, Conversations)
         try:
-            body = remove_provider_tools(request.api_format, request.body)
+            body = await self._allow(request.api_format, request.body)
             exchange: Exchange = await self._use_session(
                 self.calls.begin_exchange, request.api_format, body, may_wait=may_wait
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             problem = f"the request cannot be read: {type(error).__name__}: {error}"
             raise Refused(400, problem) from error
         return exchange
+
+    async def _allow(self, api_format: str, body: JsonObject) -> JsonObject:
+        """Return what may be forwarded of a request. The log names what is removed, once each."""
+        allowed = allow_request(api_format, body)
+        for path, reason in allowed.removed.items():
+            if path not in self._removed and len(self._removed) < _MAX_REMOVAL_NOTES:
+                self._removed.add(path)
+                note = f"the gateway removed {printable(path)} from requests: {reason}"
+                await self._use_session(self.session.note, note)
+        return allowed.body
 
     async def _ask_with_retries(
         self, request: Request, exchange: Exchange, send: SendEvent

@@ -1,4 +1,4 @@
-"""The four API formats that programs may use, and how events, errors and tools look in each.
+"""The four API formats that programs may use, and how events and errors look in each.
 
 `history.py` reads what is inside of requests and replies; `streams.py` joins streamed events.
 """
@@ -33,10 +33,6 @@ _GEMINI_ERROR_STATUSES = {
     413: "INVALID_ARGUMENT",
     503: "UNAVAILABLE",
 }
-_OPENAI_CLIENT_TOOLS = ("function", "custom", "namespace", "local_shell", "apply_patch")
-_ANTHROPIC_CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "memory_", "computer_")
-"""Prefixes of the types of tools that the program runs itself."""
-_ANTHROPIC_SERVER_FIELDS = ("mcp_servers", "container")
 
 
 class Refused(Exception):
@@ -97,40 +93,3 @@ def error_event(api_format: str, refusal: Refused) -> bytes:
         "error": {"code": code, "message": str(refusal)},
     }
     return encode_event(api_format, {"type": "response.failed", "response": response})
-
-
-def remove_provider_tools(api_format: str, body: JsonObject) -> JsonObject:
-    """Return the request without tools that the provider itself would run.
-
-    A web search, for example, would give the agent a network that its sandbox does not have.
-    """
-    tools = body.get("tools")
-    if not isinstance(tools, list):
-        return body
-    removed = {"tools", *_ANTHROPIC_SERVER_FIELDS} if api_format == ANTHROPIC else {"tools"}
-    request = {name: value for name, value in body.items() if name not in removed}
-    client_tools = _client_tools(api_format, tools)
-    if client_tools:
-        request["tools"] = client_tools
-    return request
-
-
-def _client_tools(api_format: str, tools: list[JsonObject]) -> list[JsonObject]:
-    if api_format == GEMINI:
-        return _gemini_client_tools(tools)
-    if api_format == ANTHROPIC:
-        return [tool for tool in tools if _is_anthropic_client_tool(tool)]
-    return [tool for tool in tools if tool.get("type") in _OPENAI_CLIENT_TOOLS]
-
-
-def _is_anthropic_client_tool(tool: JsonObject) -> bool:
-    return str(tool.get("type", "custom")).startswith(_ANTHROPIC_CLIENT_TOOLS)
-
-
-def _gemini_client_tools(tools: list[JsonObject]) -> list[JsonObject]:
-    client_tools = []
-    for tool in tools:
-        declarations = tool.get("functionDeclarations") or tool.get("function_declarations")
-        if declarations:
-            client_tools.append({"functionDeclarations": declarations})
-    return client_tools

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import AgentFailure
+from cooperbench.gateway.api_formats import Refused
+from cooperbench.gateway.request_filter import allow_request
 from cooperbench.secrets import redact
 
 JsonObject = dict[str, Any]
@@ -208,10 +210,18 @@ def difference(recorded: Any, current: Any, path: str = "") -> str:
 def _to_recorded(record: JsonObject) -> _RecordedExchange:
     return _RecordedExchange(
         kind=record["kind"],
-        comparable_request=comparable(record["request"]),
+        comparable_request=comparable(_allowed(record["kind"], record["request"])),
         reply=record["answer"],
         received=record["received"],
     )
+
+
+def _allowed(api_format: str, request: Any) -> Any:
+    """Return a recorded request as it would be forwarded now: older ones have further fields."""
+    try:
+        return allow_request(api_format, request).body
+    except (Refused, KeyError):
+        return request
 
 
 def _as_text(value: Any) -> str:

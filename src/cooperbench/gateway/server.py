@@ -127,8 +127,7 @@ class Gateway:
             yield access
         finally:
             del self._accesses[token]
-            with access.lock:
-                access.closed = True
+            access.finish()
             with suppress(RuntimeError):  # the process is ending
                 asyncio.run_coroutine_threadsafe(access.cancel(), self._loop).result(30)
             access.calls.finish()
@@ -278,7 +277,7 @@ async def _read_body(request: Request) -> JsonObject:
             raise Refused(413, f"the request is larger than {_MAX_BODY_BYTES >> 20} MB")
     try:
         body = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise Refused(400, "the request is not a JSON object")

@@ -2,8 +2,7 @@
 
 A provider that has the API format itself gets the request as plain HTTP. For all others LiteLLM's
 public functions translate it; Gemini's format is translated by `gemini_translation.py`. Requests
-come from sandboxes. Only the arguments that are listed here reach LiteLLM, because others are
-addresses, keys and hooks.
+have passed the allowlist (`request_filter.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 from cooperbench.agents import llm
+from cooperbench.gateway.allowlist import RULES
 from cooperbench.gateway.api_formats import (
     ANTHROPIC,
     CHAT,
@@ -40,55 +40,8 @@ from cooperbench.gateway.streams import BrokenStream, has_finish_reason
 from cooperbench.gateway.usage import read_token_counts
 from cooperbench.models import Usage
 
-_COMMON_ARGUMENTS = ("tools", "tool_choice", "temperature", "top_p", "parallel_tool_calls")
-_ARGUMENTS = {
-    CHAT: (
-        *_COMMON_ARGUMENTS,
-        "messages",
-        "max_tokens",
-        "max_completion_tokens",
-        "stop",
-        "seed",
-        "response_format",
-        "frequency_penalty",
-        "presence_penalty",
-        "reasoning_effort",
-        "verbosity",
-        "prompt_cache_key",
-        "thinking",
-        "n",
-    ),
-    RESPONSES: (
-        *_COMMON_ARGUMENTS,
-        "input",
-        "instructions",
-        "reasoning",
-        "text",
-        "max_output_tokens",
-        "prompt_cache_key",
-        "truncation",
-    ),
-    ANTHROPIC: (
-        *_COMMON_ARGUMENTS,
-        "messages",
-        "system",
-        "max_tokens",
-        "top_k",
-        "stop_sequences",
-        "thinking",
-        "output_config",
-    ),
-    GEMINI: (
-        "contents",
-        "generationConfig",
-        "systemInstruction",
-        "system_instruction",
-        "tools",
-        "toolConfig",
-        "tool_config",
-    ),
-}
-"""Arguments that a request may set."""
+_ARGUMENTS = {api_format: rules.translated_fields for api_format, rules in RULES.items()}
+"""Arguments of a request that LiteLLM and servers with OpenAI's API get."""
 _PROVIDERS_WITH_FORMAT = {
     ANTHROPIC: ("anthropic",),
     GEMINI: ("gemini", "vertex_ai"),
@@ -104,6 +57,7 @@ _CONNECTION_SETTINGS = {
     "vertex_location",
     "vertex_credentials",
 }
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _FORWARDED_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 
 
@@ -213,6 +167,8 @@ class Upstream:
             body = self._chat_body(body, stream=stream)
         if api_format != GEMINI:
             body = {**body, "model": self._connection.model}
+        if api_format == RESPONSES and self._litellm.supports_reasoning(self._connection.model):
+            body["include"] = _with_encrypted_reasoning(body.get("include"))
         response = await post_json(
             self.http,
             endpoint,
@@ -332,6 +288,12 @@ def _to_dict(reply: Any, *, exclude_unset: bool = False) -> JsonObject:
     if isinstance(reply, dict):
         return reply
     return dict(reply.model_dump(mode="json", exclude_none=True, exclude_unset=exclude_unset))
+
+
+def _with_encrypted_reasoning(include: object) -> list[object]:
+    """Return `include` so that replies have the reasoning, which the provider does not keep."""
+    names = list(include) if isinstance(include, list) else []
+    return names if _ENCRYPTED_REASONING in names else [*names, _ENCRYPTED_REASONING]
 
 
 def _without_cache_control(message: JsonObject) -> JsonObject:

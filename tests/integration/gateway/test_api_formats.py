@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -11,7 +11,9 @@ from tests.support.gateway.clients import CLIENTS
 from tests.support.modelserver import Tokens, call
 
 if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Agents
+    from collections.abc import Callable
+
+    from tests.integration.gateway.conftest import Agents, At
     from tests.support.modelserver import ModelServer
 
 MODELS = (
@@ -108,3 +110,84 @@ def test_half_of_a_surrogate_pair_reaches_a_server(agents: Agents, server: Model
     with agents.open("openai/any") as at:
         at.access.ask({"messages": [{"role": "user", "content": "half: \ud83d"}]})
     assert server.requests[0].texts("user") == ["half: \ud83d"]
+
+
+URL = "http://127.0.0.1:9/data"
+
+
+def _chat_with_url(at: At) -> None:
+    from openai import OpenAI
+
+    block: Any = {"type": "image_url", "image_url": {"url": URL}}
+    with OpenAI(base_url=f"{at.url}/v1", api_key=at.access.token, max_retries=0) as client:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": [block]}])
+
+
+def _responses_with_url(at: At) -> None:
+    from openai import OpenAI
+
+    content: Any = [{"type": "input_file", "file_url": URL}]
+    with OpenAI(base_url=f"{at.url}/v1", api_key=at.access.token, max_retries=0) as client:
+        client.responses.create(model="m", input=[{"role": "user", "content": content}])
+
+
+def _anthropic_with_url(at: At) -> None:
+    from anthropic import Anthropic
+
+    block: Any = {"type": "document", "source": {"type": "url", "url": URL}}
+    messages: Any = [{"role": "user", "content": [block]}]
+    with Anthropic(base_url=at.url, api_key=at.access.token, max_retries=0) as client:
+        client.messages.create(model="m", max_tokens=10, messages=messages)
+
+
+def _anthropic_count_with_url(at: At) -> None:
+    from anthropic import Anthropic
+
+    block: Any = {"type": "image", "source": {"type": "url", "url": URL}}
+    messages: Any = [{"role": "user", "content": [block]}]
+    with Anthropic(base_url=at.url, api_key=at.access.token, max_retries=0) as client:
+        client.messages.count_tokens(model="m", messages=messages)
+
+
+def _gemini_with_url(at: At) -> None:
+    from google.genai import Client
+    from google.genai.types import HttpOptions, Part
+
+    part = Part.from_uri(file_uri=URL, mime_type="text/html")
+    with Client(api_key=at.access.token, http_options=HttpOptions(base_url=at.url)) as client:
+        client.models.generate_content(model="m", contents=[part])
+
+
+@pytest.mark.parametrize(
+    ("model", "ask"),
+    [
+        ("hosted_vllm/qwen", _chat_with_url),
+        ("openai/gpt-4o", _responses_with_url),
+        ("anthropic/claude-sonnet-4-5", _anthropic_with_url),
+        ("anthropic/claude-sonnet-4-5", _anthropic_count_with_url),
+        ("gemini/gemini-2.5-flash", _gemini_with_url),
+    ],
+)
+def test_data_by_url_is_refused_in_the_words_of_the_vendor(
+    model: str, ask: Callable[[At], None], agents: Agents, server: ModelServer
+) -> None:
+    """The vendor's own client shows why, and the provider is not asked."""
+    server.script("", lambda _: call("ls", "I have read it."))
+    with (
+        agents.open(model, settings={"use_chat_completions_api": False}) as at,
+        pytest.raises(Exception, match="only inline data is forwarded") as raised,
+    ):
+        ask(at)
+    assert getattr(raised.value, "status_code", getattr(raised.value, "code", None)) == 400
+    assert server.requests == []
+
+
+def test_reasoning_is_not_kept_at_the_provider_and_comes_back(
+    agents: Agents, server: ModelServer
+) -> None:
+    server.script("", lambda _: call("ls", "Hello."))
+    for model, include in (("openai/gpt-5", ["reasoning.encrypted_content"]), ("openai/x", None)):
+        with agents.open(model, settings={"use_chat_completions_api": False}) as at:
+            CLIENTS["responses"](at, "Look around", stream=False)
+        assert server.requests[-1].body["store"] is False
+        assert server.requests[-1].body.get("include") == include

@@ -272,6 +272,8 @@ def test_a_request_cannot_choose_where_it_goes(
         "custom_llm_provider": "openai",
     }
     evil |= {
+        "mcp_servers": [{"type": "url", "url": "http://127.0.0.1:9", "name": "mcp"}],
+        "web_search_options": {},
         "mock_response": "mine",
         "extra_headers": {"Authorization": "x"},
         "fallbacks": ["openai/x"],
@@ -281,14 +283,21 @@ def test_a_request_cannot_choose_where_it_goes(
         if api_format == "gemini"
         else {"type": "web_search_20250305", "name": "web_search"}
     )
-    for model in (MODELS[api_format], "hosted_vllm/other"):
+    hidden: dict[str, Any] = {}
+    if api_format == "chat":
+        hidden = {"type": "function", "googleSearch": {}}
+    for model in (MODELS[api_format], "hosted_vllm/other", "gemini/gemini-2.5-flash"):
         with agents.open(model) as at:
-            response = post(at, api_format, tools=[*TOOLS[api_format], search], **evil)
+            tools = [*TOOLS[api_format], search, hidden]
+            response = post(at, api_format, tools=tools, **evil)
             assert response.status_code == 200
             assert "mine" not in response.text
         request = server.requests[-1]
         assert request.api_key == KEY
-        assert "earch" not in json.dumps(request.body["tools"])
+        assert "earch" not in json.dumps(request.body)
+        assert "mcp" not in json.dumps(request.body)
+        for name in ("api_base", "mcp_servers", "web_search_options", "extra_headers"):
+            assert log_of(at).count(f"removed {name} from requests") == (api_format != "gemini")
 
 
 def test_tokens_are_counted(agents: Agents, server: ModelServer) -> None:
@@ -307,6 +316,27 @@ def test_tokens_are_counted(agents: Agents, server: ModelServer) -> None:
         assert at.session.usage.calls == 0
 
 
+def count_tokens(at: At, prompt: str) -> httpx.Response:
+    headers = {"x-api-key": at.access.token}
+    url = f"{at.url}/v1/messages/count_tokens"
+    return httpx.post(url, json=body("anthropic", prompt), headers=headers, timeout=60)
+
+
+def test_counting_tokens_has_limits_and_is_on_record(
+    agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cooperbench.gateway.access.MAX_TOKEN_COUNTS", 2)
+    server.script("", lambda _: call("ls"))
+    with agents.open("hosted_vllm/qwen", Limits(steps=1)) as at:
+        assert [count_tokens(at, "hi").status_code for _ in range(3)] == [200, 200, 400]
+        assert post(at, "anthropic", tools=TOOLS["anthropic"]).status_code == 200
+        assert "step limit" in message_of(count_tokens(at, "hi"))
+        outcome = at.access.outcome()
+    assert isinstance(outcome, AgentFailure)
+    assert outcome.status == "step_limit"
+    assert "the program counted tokens 2 times" in log_of(at)
+
+
 def test_bad_requests_get_one_line(agents: Agents) -> None:
     with agents.open() as at:
         headers = {"x-api-key": at.access.token}
@@ -317,6 +347,21 @@ def test_bad_requests_get_one_line(agents: Agents) -> None:
         )
         assert httpx.post(f"{at.url}/v1/embeddings", json={}, headers=headers).status_code == 404
         assert not at.access.ended.is_set()
+
+
+def test_deeply_nested_requests_are_refused(agents: Agents) -> None:
+    """Otherwise an agent could end its pair with a fault of the harness, which is not scored."""
+    blocks: list[Any] = [{"type": "text", "text": "deep"}]
+    for _ in range(300):
+        blocks = [{"type": "tool_result", "tool_use_id": "t", "content": blocks}]
+    nested: Any = {"messages": [{"role": "user", "content": blocks}]}
+    with agents.open() as at:
+        headers = {"x-api-key": at.access.token}
+        for data in (json.dumps(nested), "[" * 100_000):
+            for path in ("/v1/messages", "/v1/messages/count_tokens"):
+                response = httpx.post(at.url + path, content=data, headers=headers)
+                assert response.status_code == 400
+        assert at.access.outcome() is None
 
 
 def test_twenty_clients_at_once(agents: Agents, server: ModelServer) -> None:
