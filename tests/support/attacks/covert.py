@@ -28,7 +28,11 @@ def noticed_between(sender: Sandbox, receiver: Sandbox) -> list[str]:
     assert send.stdout.readline() == b"sent\n"
     receive.stdin.write(b"\n")
     noticed: list[str] = json.loads(receive.stdout.readline())
-    for stream in (receive, send):
+    # Let them end by themselves: to end them from outside would wait for their leases.
+    for stream in (send, receive):
+        stream.stdin.write(b"\n")
+        stream.stdout.read()
+    for stream in (send, receive):
         stream.close()
     return noticed
 
