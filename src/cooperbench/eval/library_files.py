@@ -1,15 +1,16 @@
 """Library code and data that only look like tests, such as a module `testing/test_client.py`.
 
 They are kept in an agent's patch. A file belongs to the library if code that is not a test imports
-it, or names it as data.
+it, or names it as data. A new module also belongs to it if such code names it in another way: for
+`importlib`, as an entry point, in a list of plugins.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from posixpath import normpath
 
+from cooperbench.eval.module_names import imports, is_named, names_alone
 from cooperbench.eval.protected_paths import (
     CRATE_SOURCE,
     TEST_FOLDER,
@@ -23,7 +24,6 @@ _MAX_UNITS = 30
 """Maximum number of units that are searched for. A patch with more has copied packages."""
 _MAX_NAMES = 100
 """Maximum number of names of data files that are searched for."""
-_SOURCE_ROOTS = ("src", "lib")
 _FOUND_BY_TOOLS = re.compile(
     r"""
     (?: .*/ )?
@@ -41,22 +41,35 @@ _LOADABLE = re.compile(
     r".*\.(?:pyi?|[cm]?[jt]sx?|go|typ|rb|sh|bash|snap)", re.DOTALL | re.IGNORECASE
 )
 """Code and snapshots that tests could load."""
-_PYTHON_IMPORT = re.compile(
-    r"""
-    \s*+ (?: from \s++ (?P<dots> \.*+ ) (?P<package> [\w.]*+ ) \s++ )?
-    import \s+ \(? (?P<names> .* )
-    """,
+_MODULE_ENDING = re.compile(r"\.(?:pyi?|[cm]?[jt]sx?)$")
+_CODE_OR_CONFIG = re.compile(
+    r"\.(?:pyi?|go|[cm]?[jt]sx?)$ | (?:^|/)(?:pyproject\.toml|setup\.cfg|package\.json)$",
     re.VERBOSE,
 )
-_QUOTED = re.compile(r"""["']([^"'\s]+)["']""")
+"""Files that can name a module of Python or JavaScript."""
+_LOADERS = (
+    *("import_module", "__import__", "pkgutil", "runpy"),
+    *("spec_from_file_location", "SourceFileLoader"),
+)
+"""Names with which Python code loads modules that it need not name."""
+_PYTHON_TEST = re.compile(
+    rb"""
+    ^\s* (?: async[ ]+ )? def[ ]+ test
+    | ^\s* class[ ]+ Test
+    | \b (?: TestCase | doctest | load_tests ) \b
+    | ^\s* (?: import | from ) [ ]+ (?: pytest | unittest ) \b
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
 
 
 def find_imported_files(
     paths: Iterable[str], tree: str, protected: ProtectedFiles, store: TreeStore
 ) -> set[str]:
-    """Return those of these files, which look like tests, that library code imports.
+    """Return those of these files, which look like tests, that library code imports or names.
 
-    Files in one test folder are one unit; every other Python file is a unit of its own.
+    Files in one test folder are one unit; every other module of Python or JavaScript is a unit of
+    its own.
     """
     units = _group_units(paths)
     importers = {}
@@ -88,7 +101,7 @@ def _group_units(paths: Iterable[str]) -> dict[str, list[str]]:
         folder = TEST_FOLDER.match(path)
         if folder:
             units.setdefault(folder[0], []).append(path)
-        elif path.endswith((".py", ".pyi")):
+        elif _MODULE_ENDING.search(path):
             units.setdefault(path, []).append(path)
     return units
 
@@ -109,73 +122,54 @@ def _importers(
     golden = _paths_in(unit, protected.golden)
     if golden:
         return set(golden)
-    # For a unit of the base only importers in the base count: an agent could add an import.
-    is_new = not existing and unit not in protected.base
-    searched_tree = tree if is_new else store.base.tree
-    module = re.sub(r"\.pyi?$", "", unit)
-    name = module.rpartition("/")[2]
-    importers = set()
-    for path, line in store.lines_with([name], searched_tree):
-        if not path.endswith(".rs") and imports(path, line, module):
-            importers.add(path)
+    module = _MODULE_ENDING.sub("", unit)
+    if existing or unit in protected.base:
+        # Only importers in the base count: an agent could add an import.
+        importers = set(_files_that_import(module, store.base.tree, store))
+    elif protected.shadows_module(unit):
+        importers = set()
+    else:
+        importers = set(_files_that_import(module, tree, store))
+        importers |= set(_files_that_name(unit, module, tree, store))
     return importers - protected.hidden
+
+
+def _files_that_import(module: str, tree: str, store: TreeStore) -> Iterator[str]:
+    for path, line in store.lines_with([_name_of(module)], tree):
+        if not path.endswith(".rs") and imports(path, line, module):
+            yield path
+
+
+def _files_that_name(unit: str, module: str, tree: str, store: TreeStore) -> Iterator[str]:
+    """Yield the files that name a new module as text, or that load modules of its package.
+
+    Where they do not name its package too, it counts only if it has no tests.
+    """
+    is_file = unit != module
+    may_be_loaded = is_file and _is_python_without_tests(unit, tree, store)
+    for path, line in store.lines_with([_name_of(module)], tree, _CODE_OR_CONFIG):
+        # JavaScript that names a folder may only read it.
+        names_module = (is_file or path.endswith(".py")) and is_named(path, line, module)
+        if names_module or (may_be_loaded and names_alone(path, line, module)):
+            yield path
+    if may_be_loaded and "/" in unit:
+        for path, _ in store.lines_with(_LOADERS, tree):
+            if path.endswith(".py") and path.partition("/")[0] == unit.partition("/")[0]:
+                yield path
+
+
+def _is_python_without_tests(path: str, tree: str, store: TreeStore) -> bool:
+    change = store.changes(tree).get(path)
+    content = store.content(change.after) if change else None
+    return path.endswith(".py") and content is not None and not _PYTHON_TEST.search(content)
+
+
+def _name_of(module: str) -> str:
+    return module.rpartition("/")[2]
 
 
 def _paths_in(folder: str, paths: Iterable[str]) -> list[str]:
     return [path for path in paths if path.startswith(f"{folder}/")]
-
-
-def imports(path: str, line: str, module: str) -> bool:
-    """Whether a line of the file at `path` imports from a module, a path without its ending."""
-    if path.endswith((".py", ".pyi")):
-        imported = _python_imports(path, line, module)
-    else:
-        imported = _quoted_paths(path, line)
-    # Imports that are not relative name a path from some root on, so compare the last two parts.
-    parts = module.split("/")
-    has_short_name = len(parts) == 1 or parts[-2] in _SOURCE_ROOTS
-    suffix = "/".join(parts[-1:] if has_short_name else parts[-2:])
-    is_go = path.endswith(".go")  # in Go, an import starts with the name of the Go module
-    end_of_name = "/" if is_go else "[/.]"
-    pattern = re.compile(rf"(?<![^/])(?={re.escape(suffix)}(?:{end_of_name}|$))")
-    for name in imported:
-        for match in pattern.finditer(name):
-            imported_module = name[: match.start() + len(suffix)]
-            if is_go or f"/{module}".endswith(f"/{imported_module}"):
-                return True
-    return False
-
-
-def _quoted_paths(path: str, line: str) -> list[str]:
-    """Return the strings of a line, relative paths resolved."""
-    folder = path.rpartition("/")[0]
-    return [
-        normpath(f"{folder}/{text}") if text.startswith(".") else text
-        for text in _QUOTED.findall(line)
-    ]
-
-
-def _python_imports(path: str, line: str, module: str) -> list[str]:
-    """Return the modules and names that a line imports, as paths."""
-    imported = []
-    is_in_import_list = line.strip(" \t,") == module.rpartition("/")[2]
-    if is_in_import_list:
-        imported.append(module)
-    match = _PYTHON_IMPORT.match(line)
-    if match is None:
-        return imported
-    root = "."
-    dots = len(match["dots"] or "")
-    if dots:
-        folder = path.rpartition("/")[0] or "."
-        root = normpath("/".join([folder, *[".."] * (dots - 1)]))
-    for clause in match["names"].split(","):
-        names = [match["package"] or "", *clause.split()[:1]]
-        parts = [name.replace(".", "/") for name in names if name]
-        if root != ".":
-            parts.insert(0, root)
-        imported.append("/".join(parts))
-    return imported
 
 
 def find_data_files(

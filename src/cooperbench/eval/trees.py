@@ -187,8 +187,13 @@ class TreeStore:
             return entry.object_id.encode()
         return self._git("cat-file", "blob", entry.object_id)
 
-    def lines_with(self, names: Iterable[str], tree: str) -> Iterator[tuple[str, str]]:
-        """Yield path and text of the lines of code that contain one of these names as a word."""
+    def lines_with(
+        self, names: Iterable[str], tree: str, files: re.Pattern[str] = _CODE_FILE
+    ) -> Iterator[tuple[str, str]]:
+        """Yield path and text of the lines that contain one of these names as a word.
+
+        `files` is found in the paths of the files to search, by default those of code.
+        """
         patterns = []
         for name in names:
             patterns += ["-e", name]
@@ -196,7 +201,7 @@ class TreeStore:
         for line in output.split(b"\n", _MAX_LINES)[:_MAX_LINES]:
             tree_and_path, _, text = line.partition(b"\0")
             path = decode_path(tree_and_path.partition(b":")[2])
-            if _CODE_FILE.search(path):
+            if files.search(path):
                 yield path, text.decode("utf-8", "replace")[:_MAX_LINE_LENGTH]
 
     def edit(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
