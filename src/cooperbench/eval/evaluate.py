@@ -19,7 +19,7 @@ from cooperbench.eval.evaluation_records import (
 )
 from cooperbench.eval.pair_patches import PairPatches, Subject, apply_patches, merge_patches
 from cooperbench.eval.references import References
-from cooperbench.eval.review_notes import find_review_notes
+from cooperbench.eval.review_notes import read_review_notes
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import Pair, Setting, agent_slots
@@ -196,7 +196,7 @@ def _decide(
 def _collect_review_notes(applied: Mapping[str, Applied]) -> list[ReviewNote]:
     notes = []
     for agent_id, applied_patch in applied.items():
-        notes += find_review_notes(applied_patch.patch, agent_id)
+        notes += read_review_notes(applied_patch.patch, agent_id)
     return notes
 
 

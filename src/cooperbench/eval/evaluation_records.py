@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cooperbench._version import __version__
+from cooperbench.bounded import UnreadableInput, call_bounded
 from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.eval.merge_order import find_clean_order
@@ -170,7 +171,10 @@ def _file_broken_by_union(merge: MergeResult, runs: Runs) -> str | None:
     for run in runs.values():
         if run.success or run.timed_out:
             continue
-        file = find_named_file(run.output, merge.conflicting_files)
+        try:
+            file = call_bounded(find_named_file, run.output, merge.conflicting_files)
+        except UnreadableInput:
+            continue
         if file:
             return file
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from cooperbench.bounded import UnreadableInput, call_bounded
 from cooperbench.diff import new_lines
 from cooperbench.records.evaluation import ReviewNote
 
@@ -59,6 +60,15 @@ _PATTERNS = {
     ),
 }
 """By the ending of a file: code that reaches for the test process."""
+
+
+def read_review_notes(patch: bytes, agent_id: str) -> list[ReviewNote]:
+    """Return the notes about a patch, which a worker process looks for."""
+    try:
+        return call_bounded(find_review_notes, patch, agent_id)
+    except UnreadableInput as problem:
+        text = f"lines that reach for the test process cannot be looked for: {problem}"
+        return [ReviewNote(agent=agent_id, path="(patch)", line=0, text=text)]
 
 
 def find_review_notes(patch: bytes, agent_id: str) -> list[ReviewNote]:

@@ -3,13 +3,17 @@
 Code under test can print such lines too. So if a framework prints one summary per run, the last
 one decides, and a failure counts wherever it is named. Whether a run is a success is decided in
 `test_runs`.
+
+All of this runs in a worker process with limits (`bounded`), however hostile the output is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from cooperbench.bounded import limit_seconds
 from cooperbench.eval.log_parsers import PARSERS, Counts, LogParser, Outcome, prepare_log
 from cooperbench.eval.log_parsers.base import compile_lines
 from cooperbench.models import REPO_DIR
@@ -95,6 +99,25 @@ _MAX_CHARACTERS_TO_ERROR = 5000
 """Maximum distance between the heading of a failed test and the error below it."""
 _MAX_CHARACTERS_IN_TRACE = 300
 """Maximum distance between two lines of the same stack trace."""
+
+
+class LogReading(NamedTuple):
+    """What the output of a test run says."""
+
+    counts: Counts
+    outcomes: dict[str, Outcome]
+    """Outcome of each test that the output names."""
+    error: str | None
+    """The first error of a run that is not a success; None without one."""
+
+
+@limit_seconds(30)
+def read_log(output: str, exit_code: int) -> LogReading:
+    """Return what the output of a test run says. Callers use `call_bounded`."""
+    counts = read_counts(output)
+    has_failed = exit_code != 0 or counts.failed > 0
+    error = first_error(output) if has_failed else None
+    return LogReading(counts, read_outcomes(output), error)
 
 
 def read_counts(output: str) -> Counts:
@@ -242,8 +265,12 @@ def _shorten(text: str) -> str:
     return line
 
 
+@limit_seconds(10)
 def find_named_file(output: str, paths: Sequence[str]) -> str | None:
-    """Return the last of these files in the first stack trace that names one of them."""
+    """Return the last of these files in the first stack trace that names one of them.
+
+    Callers use `call_bounded`.
+    """
     if not paths:
         return None
     any_path = "|".join(re.escape(path) for path in paths)

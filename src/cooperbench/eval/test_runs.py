@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from cooperbench.bounded import UnreadableInput, call_bounded
 from cooperbench.errors import SandboxDestroyed
-from cooperbench.eval.test_logs import first_error, read_counts, read_outcomes, short_name
+from cooperbench.eval.log_parsers import Counts
+from cooperbench.eval.test_logs import LogReading, read_log, short_name
 from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.sandbox.contract import CommandResult
 
 if TYPE_CHECKING:
-    from cooperbench.eval.log_parsers import Counts, Outcome
+    from cooperbench.eval.log_parsers import Outcome
     from cooperbench.records.reference import ReferenceRecord
     from cooperbench.sandbox.base_sandbox import Sandbox
 
@@ -64,6 +65,8 @@ class TestRun:
     duration_seconds: float
     error: str | None
     """One line; None on success."""
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict, compare=False, repr=False)
+    """Outcome of each test that the output names."""
     output: str = ""
     output_is_cut: bool = False
     """Whether a part of the output is missing because it was too long."""
@@ -73,11 +76,6 @@ class TestRun:
     """Tests that pass with the golden patch and are not in the output of this run."""
     skipped_tests: tuple[str, ...] = ()
     """Tests that pass with the golden patch and were skipped in this run."""
-
-    @cached_property
-    def outcomes(self) -> Mapping[str, Outcome]:
-        """Outcome of each test that the output names."""
-        return read_outcomes(self.output)
 
     def to_record(self) -> FeatureTestRun:
         """Return the run as it is written to disk, without its output."""
@@ -235,8 +233,13 @@ def read_test_run(result: CommandResult, duration_seconds: float, timeout_second
         if output and not output.endswith("\n"):
             output += "\n"
         output += result.stderr_read()
-    counts = read_counts(output)
-    error = _error_of(result, counts, output, timeout_seconds)
+    try:
+        log = call_bounded(read_log, output, result.returncode)
+        error = _error_of(result, log, timeout_seconds)
+    except UnreadableInput as problem:
+        log = LogReading(Counts(), {}, None)
+        error = f"the output of the tests cannot be read: {problem}"
+    counts = log.counts
     return TestRun(
         success=error is None,
         tests_passed=counts.passed,
@@ -247,21 +250,20 @@ def read_test_run(result: CommandResult, duration_seconds: float, timeout_second
         timed_out=result.timed_out,
         duration_seconds=duration_seconds,
         error=error,
+        outcomes=log.outcomes,
         output=output,
         output_is_cut=bool(result.stdout_cut or result.stderr_cut),
     )
 
 
-def _error_of(
-    result: CommandResult, counts: Counts, output: str, timeout_seconds: int
-) -> str | None:
+def _error_of(result: CommandResult, log: LogReading, timeout_seconds: int) -> str | None:
     """Return why a run is not a success; None if it is one."""
     if result.timed_out:
         return f"the tests did not end within {timeout_seconds} s"
     if result.returncode != 0:
-        return first_error(output) or f"exit code {result.returncode}"
-    if counts.failed:
-        return first_error(output) or f"{counts.failed} failed, although the exit code is 0"
-    if not counts.passed:
+        return log.error or f"exit code {result.returncode}"
+    if log.counts.failed:
+        return log.error or f"{log.counts.failed} failed, although the exit code is 0"
+    if not log.counts.passed:
         return "no test passed, although the exit code is 0"
     return None

@@ -75,8 +75,9 @@ _LINE = compile_lines(
     # The list at the end repeats failures without their suites. Matched here to leave it out.
     test[ ]at[ ] [^\n]+ \n ✖[ ] [^\n]+
 
-    # In `spec`, something that code printed without a newline may stand before it.
-    | (?: [^\n]*? [^ \n] (?= [ ]{{0,32}} [▶✔✖﹣] [ ] ) )? (?P<indent> [ ]{{0,32}} )
+    # In `spec`, something that code printed without a newline may stand before it. It is atomic,
+    # because trying every mark of a line takes quadratic time.
+    | (?> [^\n]*? [^ \n] (?= [ ]{{0,32}} [▶✔✖﹣] [ ] ) )? (?P<indent> [ ]{{0,32}} )
       (?:
         # A suite, or a test with subtests, before what it contains.
         (?: ▶ | (?P<subtest> \#[ ]Subtest: ) ) [ ] (?P<group> [^\n]{{1,{MAX_NAME_LENGTH}}} )
