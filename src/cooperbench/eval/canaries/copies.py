@@ -81,6 +81,8 @@ class NameMaker:
 def _suffix(words: Sequence[bytes], style: str) -> bytes:
     if style == "snake":
         return b"_" + b"_".join(words)
+    if style == "kebab":
+        return b"-" + b"-".join(words)
     if style == "camel":
         return b"".join(word.capitalize() for word in words)
     return b" " + b" ".join(words)
@@ -142,15 +144,18 @@ def _instances(  # noqa: PLR0913  # options are keyword-only
     checks = list(test.checks)
     if len(checks) > max_checks:
         checks = random.sample(checks, max_checks)
-    decoys = max(1, min(MAX_DECOYS, int(limit) // len(checks) - 1))
+    decoys = max(1, min(MAX_DECOYS, int(limit) // max(len(checks), 1) - 1))
+    changes_of = []
     for check in checks:
         slots = check.slots
         if not plain and check.opposite:
             slots = (check.opposite,)
         changes = _changes(slots, file, random, decoys)
-        if not changes:
-            continue
-        others = [other for other in checks if other is not check]
+        if changes:
+            changes_of.append((check, changes))
+    for check, changes in changes_of:
+        # A check that cannot be changed stays in all instances.
+        others = [other for other, _ in changes_of if other is not check]
         common = list(_common_edits(check, others, plain=plain))
         for change in ([], *changes):
             name, word = names.add_word(test)

@@ -9,7 +9,7 @@ from importlib import resources
 from tree_sitter import Node
 
 from cooperbench.eval.canaries.model import Check, Edit, HiddenTest, NameStyle, Slot, Span, TestFile
-from cooperbench.eval.canaries.reader import CHECKING, FAILING, Comparison, Reader, Table
+from cooperbench.eval.canaries.reader import CHECKING, Comparison, Reader, Table
 from cooperbench.eval.canaries.syntax import Match, descendants, named_children, span_of
 
 _EQUALITY = re.compile(
@@ -410,7 +410,7 @@ class ScriptReader(Reader):
         for match in self.tree.matches("helper.call"):
             name = self.text(match.node("helper"))
             is_search = bool(_SEARCH.fullmatch(name))
-            is_assertion = CHECKING.fullmatch(name) or self._holds_assertions(name)
+            is_assertion = CHECKING.fullmatch(name) or self.holds_assertions(name)
             if name == b"expect" or not (is_search or is_assertion):
                 continue
             for argument in reversed(named_children(match.node("arguments"))):
@@ -421,12 +421,6 @@ class ScriptReader(Reader):
                     span = span_of(match.node("helper.call"))
                     yield Check(span, slots, (Edit(*span, b"void 0;"),))
                     break
-
-    def _holds_assertions(self, name: bytes) -> bool:
-        for match in self.tree.matches("function"):
-            if self.text(match.node("function.name")) == name:
-                return bool(FAILING.search(self.text(match.node("function.body"))))
-        return False
 
     def plain(self, subject: Node, expected: Node) -> tuple[Edit, ...]:
         """Wrap an operand that is compared with a literal."""

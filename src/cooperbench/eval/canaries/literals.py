@@ -10,9 +10,9 @@ from cooperbench.eval.canaries.model import Edit, Slot, Span, TestFile
 
 _FIXED = re.compile(
     rb"""
-      \\ (?: x.. | u\{\w+\} | u.... | [0-7]{1,3} | . )  # escapes
+      \\ (?: x.. | u\{\w{1,8}\} | u.... | [0-7]{1,3} | . )  # escapes
     | % [-+\#0 ]* [\w.]+                                # printf
-    | \$? \{ [^}\n]* \}                                 # other placeholders
+    | \$? \{ [^{}\n]{0,200} \}                          # other placeholders
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -35,6 +35,8 @@ _CONSONANTS = b"bcdfgklmnprstvz"
 _MAX_DIGITS = 15
 _ATTEMPTS = 8
 _MANY_WORDS = 3
+_MAX_DECIMALS = 25
+_HIGHEST_OF_TYPES = [2**bits - 1 for bits in (7, 8, 15, 16, 31, 32, 63, 64)]
 
 
 def find_words(text: bytes) -> list[bytes]:
@@ -50,8 +52,9 @@ def other_edits(slot: Slot, file: TestFile, random: Random, count: int) -> list[
         return [[Edit(*slot.span, value)] for value in values]
     if slot.kind in ("number", "scaled_number"):
         part = Span(0, len(old))
+        scaled = slot.kind == "scaled_number"
         values = _other_numbers(
-            old, file.numbers, random, count, scaled=slot.kind == "scaled_number"
+            old, file.numbers, random, count, scaled=scaled, highest=_highest(slot, old, file)
         )
     else:
         chosen = _choose_part(old, random, is_phrase=slot.kind == "phrase")
@@ -67,6 +70,18 @@ def other_edits(slot: Slot, file: TestFile, random: Random, count: int) -> list[
         change += _edit_echoes(slot, old[part.start : part.end], value, file.source)
         edits.append(change)
     return edits
+
+
+def _highest(slot: Slot, text: bytes, file: TestFile) -> int | None:
+    """Return the largest number that may stand in a slot; None if it does not matter.
+
+    Where nothing else is known, it is that of the smallest type that can hold the right number.
+    """
+    digits = text.replace(b"_", b"")
+    if slot.highest is not None or not file.has_small_types or not digits.isdigit():
+        return slot.highest
+    value = int(digits[:_MAX_DECIMALS])
+    return next((highest for highest in _HIGHEST_OF_TYPES if highest >= value), None)
 
 
 def _edit_echoes(slot: Slot, old: bytes, new: bytes, source: bytes) -> list[Edit]:
@@ -178,8 +193,14 @@ def _other_punctuation(text: bytes, random: Random, count: int) -> list[bytes]:
     return values
 
 
-def _other_numbers(
-    text: bytes, numbers: Sequence[bytes], random: Random, count: int, *, scaled: bool
+def _other_numbers(  # noqa: PLR0913  # all of it decides which numbers are plausible
+    text: bytes,
+    numbers: Sequence[bytes],
+    random: Random,
+    count: int,
+    *,
+    scaled: bool,
+    highest: int | None = None,
 ) -> list[bytes]:
     """Return numbers of the same form: near ones, and others of the file.
 
@@ -192,23 +213,34 @@ def _other_numbers(
     if match["rest"][:1] in (b"x", b"X", b"b", b"o") and match["digits"] == b"0":
         return _other_hex_numbers(text, random, count)
     digits = match["digits"]
-    significant = len(digits.rstrip(b"0._")) or len(digits)
-    if b"." in digits and not digits.rpartition(b".")[2].strip(b"0"):
-        significant = len(digits.partition(b".")[0].rstrip(b"0")) or 1
-    if scaled:
-        significant = len(digits) - len(digits.lstrip(b"0._")) + 1
+    has_limit = highest is not None and digits.isdigit()
+    significant = _significant_digits(digits, scaled=scaled, all_digits=has_limit)
     head, tail = digits[:significant][-_MAX_DIGITS:], digits[significant:]
     prefix = digits[: significant - len(head)]
+    if highest is not None and prefix.isdigit():
+        highest -= int(prefix) * 10 ** len(head)
     values = [
         match["sign"] + prefix + other + tail + match["rest"]
-        for other in _near_numbers(head, random, count)
+        for other in _near_numbers(head, random, count, highest)
     ]
     if not tail and not scaled and not match["rest"]:
         alike = [number for number in numbers if _is_alike(number, text)]
+        alike = [number for number in alike if highest is None or int(number) <= highest]
         for number in random.sample(alike, min(count // 2, len(alike))):
             if number not in values and values:
                 values[random.randrange(len(values))] = number
     return list(dict.fromkeys(values))
+
+
+def _significant_digits(digits: bytes, *, scaled: bool, all_digits: bool) -> int:
+    """Return how many digits come before the last one that can be changed, with a dot."""
+    if scaled:
+        return len(digits) - len(digits.lstrip(b"0._")) + 1
+    if all_digits:
+        return len(digits)  # a larger step could be too large
+    if b"." in digits and not digits.rpartition(b".")[2].strip(b"0"):
+        return len(digits.partition(b".")[0].rstrip(b"0")) or 1
+    return len(digits.rstrip(b"0._")) or len(digits)
 
 
 def _is_alike(number: bytes, text: bytes) -> bool:
@@ -217,17 +249,20 @@ def _is_alike(number: bytes, text: bytes) -> bool:
     return both_plain and len(number) == len(text) > 1 and has_zeros and number != text
 
 
-def _near_numbers(head: bytes, random: Random, count: int) -> list[bytes]:
+def _near_numbers(head: bytes, random: Random, count: int, limit: int | None = None) -> list[bytes]:
     """Return numbers near this one with as many digits, and with a dot at the same position."""
     plain = head.replace(b".", b"").replace(b"_", b"")
     width = len(plain)
     is_leading_zero = plain.startswith(b"0") and width > 1
     lowest = 0 if is_leading_zero or width == 1 else 10 ** (width - 1)
-    window = _window(int(plain), count, random, lowest=lowest, highest=10**width - 1)
+    highest = 10**width - 1
+    if limit is not None:
+        highest = max(lowest, min(highest, limit))
+    window = _window(int(plain), count, random, lowest=lowest, highest=highest)
     # 20 and 30 would not look like 23.
     values = [value for value in window if value % 10 or plain.endswith(b"0") or width == 1]
     if len(values) < count:
-        spare = _window(int(plain), 2 * count, random, lowest=lowest, highest=10**width - 1)
+        spare = _window(int(plain), 2 * count, random, lowest=lowest, highest=highest)
         values += [value for value in spare if value % 10 and value not in values]
     return [_like(head, value, width) for value in values[:count]]
 

@@ -5,6 +5,7 @@ All positions are byte offsets in the file.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -12,8 +13,11 @@ from typing import Literal, NamedTuple
 SlotKind = Literal["number", "scaled_number", "text", "phrase", "fixed"]
 """What stands in a slot: a number, one that is compared with a tolerance, text that is compared,
 text that another text has to contain or match, or something with a fixed set of alternatives."""
-NameStyle = Literal["snake", "camel", "title", "expression"]
-"""How a word is added to a name: `test_a_word`, `TestAWord`, `'a word'`, `name + ' word'`."""
+NameStyle = Literal["snake", "camel", "kebab", "title", "expression"]
+"""How a word is added to a name.
+
+`test_a_word`, `TestAWord`, `a-word`, `'a word'`, `name + ' word'`
+"""
 
 
 class Edit(NamedTuple):
@@ -39,6 +43,25 @@ class Span(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
+class Spans:
+    """Parts of a file; those that overlap count as one."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for span in sorted(spans):
+            if self._ends and span.start < self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], span.end)
+            else:
+                self._starts.append(span.start)
+                self._ends.append(span.end)
+
+    def contain(self, other: Span) -> bool:
+        """Whether another part lies within one of these."""
+        index = bisect_right(self._starts, other.start) - 1
+        return index >= 0 and other.end <= self._ends[index]
+
+
 @dataclass(frozen=True)
 class Slot:
     """A part of an assertion that can be changed, so that every correct implementation fails."""
@@ -49,6 +72,8 @@ class Slot:
     """All that a `fixed` slot may become."""
     echoes: tuple[Span, ...] = ()
     """Messages that may repeat the expected value, which would give it away."""
+    highest: int | None = None
+    """The largest number that its type can hold."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +119,10 @@ class TestFile:
     """Insertion of the function that makes plain copies of operands."""
     new_test: Edit | None = None
     """Insertion of a test that fails; `{first}` and `{second}` stand for words."""
+    is_compiled: bool = False
+    """Whether a number that is too large for its type keeps all tests from running."""
+    has_small_types: bool = False
+    """Whether numbers are compared with ones of the smallest type that can hold them."""
 
 
 @dataclass

@@ -10,8 +10,8 @@ from importlib import resources
 
 from tree_sitter import Node
 
-from cooperbench.eval.canaries.model import Check, Edit, HiddenTest, Slot, Span, TestFile
-from cooperbench.eval.canaries.reader import CHECKING, FAILING, Comparison, Reader, Table
+from cooperbench.eval.canaries.model import Check, Edit, HiddenTest, Slot, Span, Spans, TestFile
+from cooperbench.eval.canaries.reader import CHECKING, Comparison, Reader, Table
 from cooperbench.eval.canaries.syntax import Match, descendants, named_children, span_of
 
 _OPPOSITES = {
@@ -135,12 +135,12 @@ class PythonReader(Reader):
 
     def is_expected_to_fail(self, span: Span) -> bool:
         """Whether an assertion stands in a block that must raise an exception."""
-        return any(block.contains(span) for block in self._raising_blocks)
+        return self._raising_blocks.contain(span)
 
     @cached_property
-    def _raising_blocks(self) -> list[Span]:
+    def _raising_blocks(self) -> Spans:
         matches = self.tree.matches("raises.body")
-        return [span_of(match.node("raises.body")) for match in matches]
+        return Spans(span_of(match.node("raises.body")) for match in matches)
 
     def checks(self) -> Iterator[Check]:
         """Yield the checks of all other assertions."""
@@ -333,7 +333,7 @@ class PythonReader(Reader):
             name = self.text(match.node("helper"))
             if name.startswith(b"assert_") and b"called" in name:
                 continue
-            if not CHECKING.fullmatch(name) and not self._holds_assertions(name):
+            if not CHECKING.fullmatch(name) and not self.holds_assertions(name):
                 continue
             arguments = named_children(match.node("arguments"))
             for argument in reversed(arguments):
@@ -344,12 +344,6 @@ class PythonReader(Reader):
                     span = span_of(match.node("helper.call"))
                     yield Check(span, slots, (Edit(*span, b"pass"),))
                     break
-
-    def _holds_assertions(self, name: bytes) -> bool:
-        for match in self.tree.matches("function"):
-            if self.text(match.node("function.name")) == name:
-                return bool(FAILING.search(self.text(match.node("function.body"))))
-        return False
 
     def plain(self, subject: Node, expected: Node) -> tuple[Edit, ...]:
         """Wrap an operand that is compared with a literal."""

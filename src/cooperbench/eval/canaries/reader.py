@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from cooperbench.eval.canaries.model import (
     Slot,
     SlotKind,
     Span,
+    Spans,
     TestFile,
     Vocabulary,
 )
@@ -88,6 +90,8 @@ class Reader(ABC):
     value_calls = re.compile(rb"[A-Z]\w*")
     """Names of functions that only make a value of their arguments."""
     truths: tuple[bytes, bytes] = (b"true", b"false")
+    is_compiled = False
+    """See `TestFile.is_compiled`."""
 
     def __init__(self, source: bytes, grammar: str) -> None:
         self.source = source
@@ -95,6 +99,7 @@ class Reader(ABC):
         self._texts = Captures(self.tree, "literal.text")
         self._numbers = Captures(self.tree, "literal.number")
         self._truths = Captures(self.tree, "literal.truth")
+        self._known_values: dict[tuple[Span, bytes], list[tuple[Table | None, Node, Node]]] = {}
 
     # What a language has to say.
 
@@ -126,6 +131,10 @@ class Reader(ABC):
     def weak_checks(self) -> Iterator[Check]:
         """Yield checks that are likely, for tests that have no others."""
         return iter(())
+
+    def find_tests(self) -> list[Match]:
+        """Return the tests of the file by position; those within others are ignored."""
+        return self.tree.matches("test")
 
     def is_expected_to_fail(self, span: Span) -> bool:  # noqa: ARG002  # languages override it
         """Whether an assertion stands where it must not hold."""
@@ -161,14 +170,14 @@ class Reader(ABC):
 
     def read(self) -> TestFile:
         """Return the tests of the file with their checks."""
-        found = [*self.checks(), *self._checks_of_comparisons()]
-        found = [check for check in found if not self.is_expected_to_fail(check.span)]
-        weak = list(self.weak_checks())
+        checks = [*self.checks(), *self._checks_of_comparisons()]
+        found = _SortedChecks(check for check in checks if not self.is_expected_to_fail(check.span))
+        weak = _SortedChecks(self.weak_checks())
         tests = []
         for match in self._outermost_tests:
             span = _whole_lines(self.test_span(match.node("test")), self.source)
             name, name_end, style = self.name_of(match)
-            checks = _within(span, found) or _within(span, weak)
+            checks = found.within(span) or weak.within(span)
             tests.append(HiddenTest(name, span, name_end, style, tuple(checks)))
         vocabulary = self._vocabulary()
         return TestFile(
@@ -179,13 +188,14 @@ class Reader(ABC):
             identifiers=frozenset(re.findall(rb"\w+", self.source)),
             helper=self.helper(),
             new_test=self.new_test(tests),
+            is_compiled=self.is_compiled,
         )
 
     @cached_property
     def _outermost_tests(self) -> list[Match]:
         end = 0
         outermost = []
-        for match in self.tree.matches("test"):
+        for match in self.find_tests():
             if match.node("test").start_byte >= end:
                 end = match.node("test").end_byte
                 outermost.append(match)
@@ -204,13 +214,53 @@ class Reader(ABC):
         return list(self.locals())
 
     @cached_property
-    def _names(self) -> dict[bytes, list[Node]]:
-        """Uses of each name in the file."""
-        names: dict[bytes, list[Node]] = {}
+    def _names(self) -> dict[tuple[Span, bytes], list[Node]]:
+        """Uses of each name in each test."""
+        names: dict[tuple[Span, bytes], list[Node]] = {}
         for node in descendants(self.tree.root):
             if node.type in self.name_types:
-                names.setdefault(self.text(node), []).append(node)
+                test = self.test_around(span_of(node))
+                if test:
+                    names.setdefault((test, self.text(node)), []).append(node)
         return names
+
+    def number_of_uses(self, test: Span | None, name: bytes) -> int:
+        """Return how often a name stands in a test."""
+        return len(self._names.get((test, name), [])) if test else 0
+
+    @cached_property
+    def _test_tables(self) -> dict[tuple[Span, bytes], list[Table]]:
+        """Tables with a column of a name in each test."""
+        tables: dict[tuple[Span, bytes], list[Table]] = {}
+        for table in self._tables:
+            test = self.test_around(table.span)
+            if test is None:
+                continue
+            for name in {*table.names}:
+                tables.setdefault((test, name), []).append(table)
+        return tables
+
+    @cached_property
+    def _test_locals(self) -> dict[tuple[Span, bytes], list[tuple[Node, Node]]]:
+        """Variables with a name in each test, and their values."""
+        variables: dict[tuple[Span, bytes], list[tuple[Node, Node]]] = {}
+        for variable, value in self._locals:
+            test = self.test_around(span_of(variable))
+            if test:
+                variables.setdefault((test, self.text(variable)), []).append((variable, value))
+        return variables
+
+    def holds_assertions(self, name: bytes) -> bool:
+        """Whether a function is defined in the file, and something in it can fail."""
+        return name in self._failing_functions
+
+    @cached_property
+    def _failing_functions(self) -> frozenset[bytes]:
+        names = set()
+        for match in self.tree.matches("function"):
+            if FAILING.search(self.text(match.node("function.body"))):
+                names.add(self.text(match.node("function.name")))
+        return frozenset(names)
 
     def _vocabulary(self) -> Vocabulary:
         vocabulary = Vocabulary()
@@ -368,19 +418,24 @@ class Reader(ABC):
 
         They stand in the same test as their user.
         """
-        test = self._test_around(user)
+        test = self.test_around(user)
+        if test is None:
+            return []
+        if (test, name) not in self._known_values:
+            self._known_values[test, name] = self._find_values(test, name)
+        return self._known_values[test, name]
+
+    def _find_values(self, test: Span, name: bytes) -> list[tuple[Table | None, Node, Node]]:
         values: list[tuple[Table | None, Node, Node]] = []
-        for table in self._tables:
-            if test and test.contains(table.span) and name in table.names:
-                for row in table.rows:
-                    cell = self.cell(row, name, table)
-                    if cell is not None and self._is_safe_cell(cell):
-                        values.append((table, row, cell))
-        for variable, value in self._locals:
-            if self.text(variable) == name and test and test.contains(span_of(variable)):
-                if not self.is_value(value) or not self.slots_in(value):
-                    return []
-                values.append((None, variable, value))
+        for table in self._test_tables.get((test, name), []):
+            for row in table.rows:
+                cell = self.cell(row, name, table)
+                if cell is not None and self._is_safe_cell(cell):
+                    values.append((table, row, cell))
+        for variable, value in self._test_locals.get((test, name), []):
+            if not self.is_value(value) or not self.slots_in(value):
+                return []
+            values.append((None, variable, value))
         return values
 
     def _is_safe_cell(self, cell: Node) -> bool:
@@ -397,17 +452,22 @@ class Reader(ABC):
         """Whether a call takes any arguments: those of built-in collections do."""
         return bool(re.fullmatch(rb"[a-z_]*", self.text(named_children(node)[0])))
 
-    def _test_around(self, span: Span) -> Span | None:
-        for test in self._test_spans:
-            if test.contains(span):
-                return test
+    def test_around(self, span: Span) -> Span | None:
+        """Return the position of the test that a part of the file belongs to."""
+        index = bisect_right(self._test_starts, span.start) - 1
+        if index >= 0 and self._test_spans[index].contains(span):
+            return self._test_spans[index]
         return None
+
+    @cached_property
+    def _test_starts(self) -> list[int]:
+        return [test.start for test in self._test_spans]
 
     def _checks_of_names(self, comparisons: Iterable[Comparison]) -> Iterator[Check]:
         """Yield checks of values in tables and variables, or of assertions that use them."""
         groups: dict[tuple[Span | None, bytes], list[Comparison]] = {}
         for comparison in comparisons:
-            key = (self._test_around(comparison.span), self._name_in(comparison))
+            key = (self.test_around(comparison.span), self._name_in(comparison))
             groups.setdefault(key, []).append(comparison)
         for (test, name), users in groups.items():
             if test and self._is_only_compared(name, test, users):
@@ -440,17 +500,16 @@ class Reader(ABC):
 
     def _is_only_compared(self, name: bytes, test: Span, users: Iterable[Comparison]) -> bool:
         """Whether a test only compares with a name. Otherwise it may be input."""
-        allowed = [table.names_span for table in self._tables if name in table.names]
-        allowed += [span_of(variable) for variable, _ in self._locals]
+        key = (test, name)
+        parts = [table.names_span for table in self._test_tables.get(key, [])]
+        parts += [span_of(variable) for variable, _ in self._test_locals.get(key, [])]
         for comparison in users:
-            allowed += [span_of(comparison.expected), *comparison.messages]
+            parts += [span_of(comparison.expected), *comparison.messages]
             if self.column_name(comparison.subject) == name:
-                allowed.append(span_of(comparison.subject))
-        for node in self._names.get(name, []):
-            span = span_of(node)
-            if not test.contains(span) or self.is_declaration(node):
-                continue
-            if not any(part.contains(span) for part in allowed):
+                parts.append(span_of(comparison.subject))
+        allowed = Spans(parts)
+        for node in self._names.get(key, []):
+            if not self.is_declaration(node) and not allowed.contain(span_of(node)):
                 return False
         return True
 
@@ -465,6 +524,17 @@ def _whole_lines(span: Span, source: bytes) -> Span:
     return Span(start, span.end) if not source[start : span.start].strip() else span
 
 
-def _within(span: Span, checks: Iterable[Check]) -> list[Check]:
-    inside = [check for check in checks if span.contains(check.span) and check.slots]
-    return sorted(inside, key=lambda check: check.span)
+class _SortedChecks:
+    """Checks that can be looked up by position."""
+
+    def __init__(self, checks: Iterable[Check]) -> None:
+        self._checks = sorted(
+            (check for check in checks if check.slots), key=lambda check: check.span
+        )
+        self._starts = [check.span.start for check in self._checks]
+
+    def within(self, span: Span) -> list[Check]:
+        """Return the checks in a part of the file."""
+        first = bisect_left(self._starts, span.start)
+        last = bisect_left(self._starts, span.end)
+        return [check for check in self._checks[first:last] if check.span.end <= span.end]

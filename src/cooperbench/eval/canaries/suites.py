@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
@@ -77,9 +77,15 @@ def new_suites(
             hidden.file, hidden.tests, random, max_growth=max_growth, own_types=own_types
         )
 
+    def copy_carefully(hidden: _HiddenFile) -> NewFile:
+        return copy(replace(hidden, file=replace(hidden.file, has_small_types=True)))
+
     copies = (maker.make("copies", copy), maker.make("copies", copy))
     if any(suite.decoys for suite in copies):
         yield copies
+        if any(hidden.file.is_compiled for hidden in maker.files):
+            # Perhaps a number was too large for its type.
+            yield maker.make("copies", copy_carefully), maker.make("copies", copy_carefully)
     first, second = _split(maker.files, random)
     in_place = (
         maker.make(
@@ -167,8 +173,6 @@ def _hidden_tests(file: TestFile, added_lines: set[int]) -> tuple[HiddenTest, ..
     Those are the checks with an added line, or all if there is none. If no test was changed, the
     patch changes what tests use, and all of them are hidden.
     """
-    from dataclasses import replace
-
     line_starts = _line_starts(file.source)
     hidden = []
     for test in file.tests:

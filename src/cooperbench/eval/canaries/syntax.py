@@ -41,7 +41,8 @@ class Match(NamedTuple):
 
 
 @cache
-def _load(grammar: str) -> tuple[Language, Query]:
+def load_grammar(grammar: str) -> tuple[Language, Query]:
+    """Return a grammar, and the query for test files in it."""
     module, function, query_name = _GRAMMARS[grammar]
     language = Language(getattr(import_module(module), function)())
     folder = resources.files("cooperbench.eval.canaries").joinpath("queries")
@@ -53,7 +54,7 @@ class SyntaxTree:
     """A parsed file."""
 
     def __init__(self, source: bytes, grammar: str) -> None:
-        language, query = _load(grammar)
+        language, query = load_grammar(grammar)
         self.source = source
         self.root = Parser(language).parse(source).root_node
         self._matches: dict[str, list[Match]] = {}
@@ -83,8 +84,8 @@ class Captures:
 
     def within(self, span: Span) -> Iterator[Node]:
         """Yield the nodes in a part of the file."""
-        first = bisect_left(self._starts, span.start)
-        for node in self.nodes[first:]:
+        for index in range(bisect_left(self._starts, span.start), len(self.nodes)):
+            node = self.nodes[index]
             if node.start_byte >= span.end:
                 return
             if node.end_byte <= span.end:
