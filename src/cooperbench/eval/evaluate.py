@@ -70,7 +70,9 @@ def evaluate_pair(
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
         subjects = work.subjects(setting)
-        runs = {subject.name: _run_tests(subject, references) for subject in subjects}
+        runs: dict[str, Runs] = {}
+        for subject in subjects:
+            runs[subject.name] = _run_tests(subject, references)
         outputs = dict(_outputs_of(runs))
 
         # Confirm every success with tests of which some must fail. A success that is not confirmed

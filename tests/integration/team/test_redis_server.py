@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -344,23 +344,22 @@ def test_a_remote_one_that_does_not_answer_is_an_error(url: str) -> None:
 
 
 def test_something_else_at_the_port_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    class WebServer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1000)
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        def greet() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        with (
-            pytest.raises(UserError, match="Redis at redis://localhost:"),
-            ensure_redis(f"redis://localhost:{port}"),
-        ):
-            pass
-        thread.join(30)
+    with socketserver.TCPServer(("127.0.0.1", 0), WebServer) as server:
+        port = server.server_address[1]
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with (
+                pytest.raises(UserError, match="Redis at redis://localhost:"),
+                ensure_redis(f"redis://localhost:{port}"),
+            ):
+                pass
+        finally:
+            server.shutdown()
 
 
 # URLs.
