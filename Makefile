@@ -8,7 +8,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
-.PHONY: help install demo test lint types unit integration external chaos coverage doctest package format bench size clean
+.PHONY: help install demo test lint types unit integration external chaos coverage docs doctest package format bench size clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test      lint, types, unit tests and integration tests"
 	@echo "make unit      only the unit tests: no sandboxes, no services"
 	@echo "make external  the tests with container engines, npm agents, clusters, cloud clients, a browser and many agents"
+	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make doctest   the tests of docs/ and examples/"
 	@echo "make coverage  the lines of each package that unit and integration tests run"
 	@echo "make package   build the package, install its wheel in a clean environment and run the demo from it"
@@ -51,6 +52,9 @@ integration external: $(VENV)/.dev
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.external.chaos --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 doctest: $(VENV)/.dev
 	$(PYTEST) tests/external/docs

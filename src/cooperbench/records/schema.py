@@ -125,12 +125,13 @@ def field_descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
     descriptions: dict[str, str] = {}
     for base in reversed(struct.__mro__):
         if issubclass(base, msgspec.Struct) and base.__module__.startswith(__package__):
-            descriptions |= _descriptions_in(inspect.getsource(base))
+            descriptions |= own_field_descriptions(base)
     return descriptions
 
 
-def _descriptions_in(source: str) -> dict[str, str]:
-    (class_definition,) = ast.parse(textwrap.dedent(source)).body
+def own_field_descriptions(cls: type) -> dict[str, str]:
+    """Return the docstring below each field of a class, without its base classes."""
+    (class_definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(class_definition, ast.ClassDef)
     descriptions = {}
     field = None

@@ -23,7 +23,7 @@ from cooperbench.errors import UserError
 _SMALLEST_MEMORY_BYTES = 32 * 1024**2
 _RESERVED = ("/workspace", "/patches", "/cooperbench")
 """Folders that hold results, tests or the channel, and must not be hidden by a mount."""
-_VARIABLES = {
+VARIABLES = {
     "executable": "MSWEA_DOCKER_EXECUTABLE",
     "build_args": "COOPERBENCH_BUILD_ARGS",
     "image_template": "",
@@ -104,5 +104,5 @@ class DockerSettings:
 
 def read_settings(**keywords: object) -> DockerSettings:
     """Return the settings in force; UserError if one is unknown or invalid."""
-    values = read_section("docker", parsers_of(DockerSettings), keywords, _VARIABLES)
+    values = read_section("docker", parsers_of(DockerSettings), keywords, VARIABLES)
     return DockerSettings(**values)

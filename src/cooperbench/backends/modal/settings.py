@@ -81,10 +81,10 @@ class ModalSettings:
     image_template: str = setting(PUBLISHED_TEMPLATE, image_template)
 
 
-_VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ENVIRONMENT_VARIABLE}
+VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ENVIRONMENT_VARIABLE}
 """Variables shared with other backends. The others are named COOPERBENCH_MODAL_<SETTING>."""
 
 
 def read_settings(**keywords: object) -> ModalSettings:
     """Return the settings in force; UserError if one is unknown or invalid."""
-    return ModalSettings(**read_section("modal", parsers_of(ModalSettings), keywords, _VARIABLES))
+    return ModalSettings(**read_section("modal", parsers_of(ModalSettings), keywords, VARIABLES))

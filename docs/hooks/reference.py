@@ -1,0 +1,184 @@
+"""Reference pages that mkdocs generates from the code: the command line and the settings.
+
+mkdocs calls `on_files` when it builds the site. Nothing of these pages is in the repository, so
+they cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from cooperbench.backends.docker import settings as docker
+from cooperbench.backends.gcp import settings as gcp
+from cooperbench.backends.modal import settings as modal
+from cooperbench.cli import COMMANDS, main
+from cooperbench.records.schema import own_field_descriptions
+
+_ENTRY = re.compile(r"  (?P<flags>\S+(?: \S+)*)(?:  +(?P<help>.+))?")
+"""The first line of an argument: `  -n NAME, --name NAME  name of the experiment`."""
+_COMMANDS_INTRODUCTION = """\
+# Command line
+
+Every command with its options, as `cooperbench COMMAND --help` prints them.
+
+| exit status | of `run`, `eval` and `ablate` | of other commands |
+| --- | --- | --- |
+| 0 | all pairs have a result | all is well |
+| 1 | some pairs ended in infrastructure errors | something was found or is missing |
+| 2 | a mistake in the call: one line says what to change | the same |
+| 3 | `--max-cost` ended the run before all pairs were run | |
+| 130 | interrupted; the same command continues | interrupted |
+"""
+_SETTINGS_INTRODUCTION = """\
+# Settings and environment variables
+
+A value is taken from the first of these that has it: the option of the command line or the keyword
+in Python, the environment variable, `~/.config/cooperbench/config.json` (written by `cooperbench
+config set NAME VALUE`), the default. API keys come from the environment, or from a file `.env` in
+the working directory.
+
+## General
+
+| variable | in config.json | meaning |
+| --- | --- | --- |
+| `COOPERBENCH_BACKEND` | `backend` | default of `--backend` on the command line; else `modal` |
+| `COOPERBENCH_EVAL_NETWORK` | `eval_network` | default of `--eval-network`; else `auto` |
+| `COOPERBENCH_DATASET_DIR` | | default of `--dataset-dir`; else `dataset` |
+| `COOPERBENCH_CACHE_DIR` | | folder of images and references; else `~/.cache/cooperbench` |
+| `COOPERBENCH_EXTERNAL_AGENTS` | | modules that register agents, separated by commas |
+| `COOPERBENCH_IMAGE_TEMPLATE` | | default of `--image-template` |
+| `COOPERBENCH_MODEL_RETRY_TIMEOUT` | | seconds for which a failing model call is retried |
+| `XDG_CONFIG_HOME`, `XDG_CACHE_HOME` | | folders to use instead of `~/.config` and `~/.cache` |
+"""
+_BACKENDS: Mapping[str, tuple[type, Mapping[str, str], Mapping[str, str]]] = {
+    "docker": (docker.DockerSettings, docker.VARIABLES, {}),
+    "modal": (modal.ModalSettings, modal.VARIABLES, {}),
+    "gcp": (gcp.GcpSettings, gcp.VARIABLES, gcp.KEYS),
+}
+"""For each backend the class of its settings, variables with other names, and keys in config.json
+with other names."""
+
+
+@dataclass
+class Argument:
+    """One argument of a command."""
+
+    flags: str
+    help: str = ""
+
+
+@dataclass
+class Help:
+    """What `--help` prints for a command."""
+
+    usage: str = ""
+    description: str = ""
+    groups: dict[str, list[Argument]] = field(default_factory=dict)
+    """The arguments by the title of their group."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages; mkdocs calls this."""
+    pages: dict[str, Callable[[], str]] = {
+        "reference-commands.md": commands_page,
+        "reference-settings.md": settings_page,
+    }
+    for name, make_page in pages.items():
+        files.append(File.generated(config, name, content=make_page()))
+    return files
+
+
+def commands_page() -> str:
+    """Return the page of all commands."""
+    lines = [_COMMANDS_INTRODUCTION]
+    for command in COMMANDS:
+        command_help = parse_help(_help_text(command))
+        lines += [f"## {command}", "", command_help.description, ""]
+        lines += ["```text", command_help.usage, "```", ""]
+        for title, group in command_help.groups.items():
+            lines += _argument_table(title, group)
+    return "\n".join(lines)
+
+
+def _help_text(command: str) -> str:
+    """Return what `cooperbench COMMAND --help` prints on a terminal of 100 columns."""
+    output = io.StringIO()
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "100"
+    try:
+        with redirect_stdout(output):
+            main([command, "--help"])
+    finally:
+        del os.environ["COLUMNS"]
+        if columns is not None:
+            os.environ["COLUMNS"] = columns
+    return output.getvalue()
+
+
+def parse_help(text: str) -> Help:
+    """Return the parts of a help text of argparse."""
+    paragraphs = text.strip().split("\n\n")
+    parsed = Help(usage=paragraphs[0].removeprefix("usage: "))
+    for paragraph in paragraphs[1:]:
+        title, *lines = paragraph.split("\n")
+        if not title.endswith(":"):
+            parsed.description += " ".join(line.strip() for line in paragraph.split("\n")) + "\n\n"
+            continue
+        arguments: list[Argument] = []
+        for line in lines:
+            first_line = _ENTRY.fullmatch(line)
+            if first_line and not line.startswith("   "):
+                arguments.append(Argument(first_line["flags"], first_line["help"] or ""))
+            elif arguments:
+                arguments[-1].help = f"{arguments[-1].help} {line.strip()}".strip()
+        parsed.groups[title.removesuffix(":")] = arguments
+    return parsed
+
+
+def _argument_table(title: str, arguments: list[Argument]) -> Iterator[str]:
+    yield f"| {_escape(title)} | |"
+    yield "| --- | --- |"
+    for argument in arguments:
+        yield f"| `{_escape(argument.flags)}` | {_escape(argument.help)} |"
+    yield ""
+
+
+def settings_page() -> str:
+    """Return the page of all settings."""
+    lines = [_SETTINGS_INTRODUCTION]
+    for backend, (settings_class, variables, keys) in _BACKENDS.items():
+        descriptions = own_field_descriptions(settings_class)
+        lines += [f"## Backend `{backend}`", ""]
+        lines += ["| variable | in config.json | default | meaning |", "| --- | --- | --- | --- |"]
+        for setting in fields(settings_class):
+            name = setting.name
+            variable = variables.get(name, f"COOPERBENCH_{backend}_{name}".upper())
+            key = keys.get(name, f"{backend}.{name}")
+            meaning = _escape(descriptions.get(name, name.replace("_", " ").capitalize()))
+            variable_text = f"`{variable}`" if variable else ""
+            lines.append(f"| {variable_text} | `{key}` | {_default_text(setting)} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _default_text(setting: Field[Any]) -> str:
+    assert callable(setting.default_factory)
+    default = setting.default_factory()
+    if default is None or default in ("", (), {}):
+        return ""
+    if isinstance(default, tuple):  # reserved and limit, as Modal has them
+        return f"`{':'.join(str(value) for value in default)}`"
+    return f"`{_escape(str(default))}`"
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
