@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from cooperbench.eval.git_attributes import find_attribute_files
 from cooperbench.eval.library_files import find_data_files, find_imported_files
 from cooperbench.eval.protected_paths import ProtectedFiles, Reason
 from cooperbench.eval.test_config import (
@@ -57,6 +58,10 @@ def _undo_protected_changes(tree: str, protected: ProtectedFiles, store: TreeSto
     dropped = [file for file in dropped if file.path not in library_files]
     if dropped:
         tree = store.edit(tree, _originals(dropped, changes, store))
+    attribute_files = find_attribute_files(tree, protected, store)
+    if attribute_files:
+        dropped += [DroppedFile(path, "git_attributes") for path in attribute_files]
+        tree = store.edit(tree, {path: changes[path].before for path in attribute_files})
     if tree == store.base.tree:
         error = "nothing is left of the patch without test files"
         return Applied("empty", tree, error, dropped=tuple(dropped))

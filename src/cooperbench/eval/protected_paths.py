@@ -21,6 +21,7 @@ Reason = Literal[
     "compiled_file",
     "installed_package",
     "shadows_module",
+    "git_attributes",
 ]
 
 TEST_FOLDER = re.compile(
@@ -92,6 +93,11 @@ class ProtectedFiles:
         if not self.hidden.isdisjoint(_parent_folders(path)):
             return True
         return any(hidden.startswith(f"{path}/") for hidden in self.hidden)
+
+    @cached_property
+    def protected_paths(self) -> set[str]:
+        """The hidden tests, and the files of the base that are protected by their paths."""
+        return {*self.hidden, *(path for path in self.base if self.reason_to_drop(path))}
 
     @cached_property
     def base_modules(self) -> set[str]:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -203,6 +204,34 @@ class TreeStore:
             path = decode_path(tree_and_path.partition(b":")[2])
             if files.search(path):
                 yield path, text.decode("utf-8", "replace")[:_MAX_LINE_LENGTH]
+
+    def attributes(
+        self, tree: str, paths: Iterable[str], names: Sequence[str]
+    ) -> dict[str, dict[str, str]]:
+        """Return these git attributes of paths, by the `.gitattributes` files of a tree."""
+        index = self._make_index(tree)
+        request = b"".join(encode_path(path) + b"\0" for path in paths)
+        argv = ("check-attr", "--cached", "--stdin", "-z", *names)
+        result = run_git(
+            *argv, git_dir=self._attributes_dir, index=index, stdin=request, bounded=True
+        )
+        if result.returncode != 0:
+            raise GitError("check-attr", result.returncode, result.stderr)
+        fields = result.stdout.split(b"\0")
+        attributes: dict[str, dict[str, str]] = {}
+        for path, name, value in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
+            by_name = attributes.setdefault(decode_path(path), {})
+            by_name[name.decode()] = value.decode("utf-8", "surrogateescape")
+        return attributes
+
+    @cached_property
+    def _attributes_dir(self) -> Path:
+        """A git directory with the same objects in which attributes have their effect."""
+        git_dir = make_git_dir(self._folder / "attributes")
+        (git_dir / "info" / "attributes").unlink()
+        alternates = git_dir / "objects" / "info" / "alternates"
+        alternates.write_bytes(os.fsencode(self._git_dir / "objects") + b"\n")
+        return git_dir
 
     def edit(self, tree: str, entries: Mapping[str, TreeEntry | bytes | None]) -> str:
         """Return a tree with some files replaced by other entries or contents; None removes one."""
