@@ -1,0 +1,1 @@
+"""Honest patches of the demo's features: correct implementations, in styles that have been rejected."""
