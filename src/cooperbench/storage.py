@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Pair, Setting
@@ -95,21 +95,27 @@ def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
     write_bytes(path, data + b"\n")
 
 
-def read_bytes(path: Path) -> bytes | None:
-    """Return the content of a file; None if there is none that can be read."""
+def read_bytes(path: Path, *, follow_link: bool = False) -> bytes | None:
+    """Return the content of a file; None if there is none that can be read.
+
+    Files of datasets may be symbolic links (`follow_link`), those of runs may not.
+    """
     try:
-        return read_regular_file(path)
+        return read_regular_file(path, follow_link=follow_link)
     except OSError:
         return None
 
 
-def read_regular_file(path: Path) -> bytes:
+def read_regular_file(path: Path, *, follow_link: bool = False) -> bytes:
     """Return the content of a regular file. Results may come from others, and a device never ends.
 
+    A symbolic link could lead to any file of the user, which a report would then show.
+
     Raises:
-        OSError: It is not a regular file, or it is too large.
+        OSError: It is a symbolic link, it is not a regular file, or it is too large.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags if follow_link else flags | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -122,10 +128,23 @@ def read_regular_file(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def open_without_links(path: Path, mode: str, **options: Any) -> IO[Any]:
+    """Open a file for writing, unless it is a symbolic link: it could lead to any file of the user.
+
+    Raises:
+        OSError: It is a symbolic link.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, mode, opener=opener, **options)
+
+
+def read_json(path: Path, *, follow_link: bool = False) -> dict[str, Any] | None:
     """Return the object in a JSON file that is not a record; None if there is none."""
     try:
-        content = json.loads(read_regular_file(path))
+        content = json.loads(read_regular_file(path, follow_link=follow_link))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
@@ -305,7 +324,7 @@ class ExperimentPaths:
     def _open_lock_file(self) -> TextIO:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            return self.lock_file.open("a+")
+            return cast("TextIO", open_without_links(self.lock_file, "a+"))
         except OSError as error:
             if error.errno in _FULL:
                 raise

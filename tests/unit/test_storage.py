@@ -18,6 +18,8 @@ from cooperbench.storage import (
     AgentPaths,
     ExperimentPaths,
     checked_run_name,
+    open_without_links,
+    read_bytes,
     read_json,
     read_regular_file,
     write_json,
@@ -77,8 +79,28 @@ def test_only_regular_files_of_a_sensible_size_are_read(tmp_path: Path, kind: st
     else:
         path.symlink_to("/dev/zero" if kind == "endless device" else "/dev/ptmx")
     assert read_json(path) is None
+    assert read_json(path, follow_link=True) is None
     with pytest.raises(OSError, match=r"regular file|larger than 256 MiB"):
-        read_regular_file(path)
+        read_regular_file(path, follow_link=True)
+
+
+def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
+    """Whoever made the run could have the user's files shown in a report, or overwritten."""
+    secret = tmp_path / "secret.json"
+    write_json(secret, {"key": "sk"})
+    run = ExperimentPaths(tmp_path / "logs", "r")
+    run.root.mkdir(parents=True)
+    links = (run.config, run.lock_file, run.error_log, run.history)
+    for link in links:
+        link.symlink_to(secret)
+        assert read_bytes(link) is None
+    assert read_json(run.config) is None
+    assert read_json(run.config, follow_link=True) == {"key": "sk"}
+    with pytest.raises(UserError, match="cannot write to"), run.lock():
+        pass
+    with pytest.raises(OSError, match="symbolic links"):
+        open_without_links(run.error_log, "a")
+    assert read_json(secret) == {"key": "sk"}
 
 
 @pytest.mark.parametrize(

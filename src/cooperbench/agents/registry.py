@@ -135,6 +135,12 @@ def agent_names() -> list[str]:
     return sorted({*_BUILT_IN, *_registered, *_entry_points()})
 
 
+def is_registered(name: str) -> bool:
+    """Return whether an agent is known by name. No code that the name itself names is loaded."""
+    _import_external_modules()
+    return name in agent_names()
+
+
 def short_name(name: str) -> str:
     """Return the name that is used in names of experiments."""
     if "/" in name:

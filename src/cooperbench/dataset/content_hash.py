@@ -23,7 +23,7 @@ def pair_content_sha256(pair: Pair) -> str:
     """
     digest = hashlib.sha256()
     for path in _defining_files(pair):
-        content = read_bytes(path)
+        content = read_bytes(path, follow_link=True)
         if content is not None:
             name = path.relative_to(pair.task.path).as_posix()
             digest.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())

@@ -128,7 +128,7 @@ def _known_revision(dest: Path, dataset_id: str) -> str | None:
     """Return the commit of the dataset in a folder; UserError if it contains something else."""
     if _is_free(dest):
         return None
-    marker = read_json(dest / MARKER) or {}
+    marker = read_json(dest / MARKER, follow_link=True) or {}
     if marker.get("dataset_id") == dataset_id:
         return str(marker.get("revision"))
     problem = "exists and was not made by `cooperbench prepare`"

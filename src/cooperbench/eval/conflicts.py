@@ -142,7 +142,7 @@ def _summarize(merges: Sequence[GoldenMerge]) -> dict[str, int]:
 
 def known_conflicts(dataset_dir: Path) -> dict[tuple[str, int, tuple[int, ...]], bool]:
     """Return which pairs conflict according to the dataset's report; empty without a report."""
-    report = read_json(dataset_dir / "gold_conflict_report.json")
+    report = read_json(dataset_dir / "gold_conflict_report.json", follow_link=True)
     if report is None or report.get("schema") != SCHEMA:
         return {}
     merges = msgspec.convert(report["pairs"], list[GoldenMerge])

@@ -37,10 +37,11 @@ def evaluation_key(
     conditions = f"{image_digest} {options.timeout_seconds} {options.eval_network} {options.canary}"
     parts = [
         f"{EVALUATION_VERSION} {label} {conditions}".encode(),
-        read_bytes(pair.task.runner_script) or b"",
+        read_bytes(pair.task.runner_script, follow_link=True) or b"",
     ]
     for feature in pair.features:
-        parts += [read_bytes(feature.tests) or b"", read_bytes(feature.patch) or b""]
+        parts.append(read_bytes(feature.tests, follow_link=True) or b"")
+        parts.append(read_bytes(feature.patch, follow_link=True) or b"")
     for agent_id, patch in sorted(patches.items()):
         parts += [agent_id.encode(), b"missing" if patch is None else b"patch:" + patch]
     digest = hashlib.sha256()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,8 @@ from cooperbench.records.reference import ReferenceRecord, ReferencesFile
 from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import default_cache_dir
 from cooperbench.storage import read_bytes
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class ReferenceStore:
@@ -107,6 +110,10 @@ class ReferenceStore:
             references = msgspec.convert(current, list[ReferenceRecord])
         except msgspec.MsgspecError as error:
             raise UserError(f"a reference in the file is damaged: {error}") from error
+        for reference in references:
+            # It becomes part of a file's name.
+            if not _SHA256.fullmatch(reference.question):
+                raise UserError("a reference in the file is damaged: its question is not a hash")
         for reference in references:
             self.save(reference)
         return len(references)

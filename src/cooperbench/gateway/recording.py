@@ -8,6 +8,7 @@ ends the agent.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import threading
@@ -22,11 +23,14 @@ from cooperbench.errors import AgentFailure
 from cooperbench.gateway.api_formats import Refused
 from cooperbench.gateway.request_filter import allow_request
 from cooperbench.secrets import redact
+from cooperbench.storage import read_regular_file
 
 JsonObject = dict[str, Any]
 JsonMapping = Mapping[str, Any]
 DIFFERS = "replay_differs"
 _EXCERPT_CHARACTERS = 60
+_MAX_RECORDED_BYTES = 2 << 30
+"""Size of the largest unpacked recording that is read. A small file may unpack to any size."""
 _VARYING_FIELDS = {
     "client_metadata",
     "metadata",
@@ -161,14 +165,17 @@ class Exchanges:
 
 
 def read_exchanges(path: Path) -> list[JsonObject]:
-    """Return the records of a file, up to where it is damaged or ends early."""
+    """Return the records of a file, up to where it is damaged, ends early or is too large."""
     records: list[JsonObject] = []
-    with (
-        suppress(OSError, EOFError, ValueError, zlib.error),
-        gzip.open(path, "rt", encoding="utf-8") as file,
-    ):
-        for line in file:
-            records.append(json.loads(line))  # noqa: PERF401  # a damaged line keeps the others
+    with suppress(OSError, EOFError, ValueError, RecursionError, zlib.error):
+        packed = io.BytesIO(read_regular_file(path))
+        with gzip.open(packed) as file:
+            size = 0
+            while line := file.readline(_MAX_RECORDED_BYTES - size + 1):
+                size += len(line)
+                if size > _MAX_RECORDED_BYTES:
+                    break
+                records.append(json.loads(line))
     return records
 
 

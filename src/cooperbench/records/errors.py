@@ -11,7 +11,7 @@ from cooperbench.errors import CooperBenchError, InfraError
 from cooperbench.models import Pair, Setting
 from cooperbench.records.files import Record
 from cooperbench.secrets import redact
-from cooperbench.storage import ExperimentPaths, utc_now
+from cooperbench.storage import ExperimentPaths, open_without_links, utc_now
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -75,5 +75,7 @@ def log_traceback(paths: ExperimentPaths, pair: Pair, error: BaseException) -> N
     """Append the traceback of an unexpected error to errors.log."""
     trace = "".join(traceback.format_exception(error))
     paths.root.mkdir(parents=True, exist_ok=True)
-    with paths.error_log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+    with open_without_links(
+        paths.error_log, "a", encoding="utf-8", errors="backslashreplace"
+    ) as file:
         file.write(f"{utc_now()} {pair.label}\n{redact(trace)}\n")

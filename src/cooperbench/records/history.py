@@ -20,7 +20,7 @@ from cooperbench.models import SETTINGS
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.files import decode
 from cooperbench.records.result import PairResult, ResultError
-from cooperbench.storage import ExperimentPaths, read_bytes, utc_now
+from cooperbench.storage import ExperimentPaths, open_without_links, read_bytes, utc_now
 
 _FEATURES_FOLDER = "f*"
 
@@ -126,7 +126,7 @@ def _evaluation_entry(pair: str, data: bytes, call: int) -> HistoryEntry:
 def _append(path: Path, entries: list[HistoryEntry]) -> None:
     """Append lines. A line that a killed process has not finished gets its newline first."""
     lines = [msgspec.json.encode(entry) for entry in entries]
-    with path.open("ab+") as file:
+    with open_without_links(path, "ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)

@@ -22,7 +22,7 @@ from cooperbench.records.files import (
     read,
     spread,
 )
-from cooperbench.storage import AgentPaths
+from cooperbench.storage import AgentPaths, read_bytes
 
 START = "start"
 """Action of the first line of steps.jsonl, which describes the agent."""
@@ -192,12 +192,8 @@ def trajectory_from_journal(
 
 def read_journal(paths: AgentPaths) -> list[Step]:
     """Return the entries of steps.jsonl. The last line may be incomplete; it is left out."""
-    try:
-        lines = paths.journal.read_bytes().splitlines()
-    except OSError:
-        return []
     steps = []
-    for line in lines:
+    for line in (read_bytes(paths.journal) or b"").splitlines():
         with suppress(ValueError, TypeError, RecursionError):
             steps.append(decode_step(line))
     return steps

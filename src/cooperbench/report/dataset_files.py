@@ -43,7 +43,7 @@ def read_feature_titles(runs: Sequence[Run], keys: Iterable[PairKey]) -> dict[Fe
     titles = {}
     for repo, task_id, feature_id in sorted(features):
         path = folder / repo / f"task{task_id}" / f"feature{feature_id}" / "feature.md"
-        title = title_of(read_bytes(path) or b"")
+        title = title_of(read_bytes(path, follow_link=True) or b"")
         if title:
             titles[repo, task_id, feature_id] = title
     return titles

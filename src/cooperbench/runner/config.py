@@ -18,7 +18,7 @@ from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.agents.base import Limits
 from cooperbench.agents.model_names import with_vendor
-from cooperbench.agents.registry import uses_model
+from cooperbench.agents.registry import is_registered, uses_model
 from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.dataset.discovery import resolve_dataset_dir
 from cooperbench.errors import UserError
@@ -32,7 +32,6 @@ from cooperbench.text import plural, printable
 
 T = TypeVar("T")
 _REPEATED_OPTIONS = (
-    "agent",
     "messaging_enabled",
     "git_enabled",
     "step_limit",
@@ -214,7 +213,7 @@ class RunConfig(RunOptions):
 
     def identity(self) -> JsonObject:
         """Return the values that must stay the same for results to be comparable."""
-        dataset = read_json(self.dataset_dir / ".cooperbench.json") or {}
+        dataset = read_json(self.dataset_dir / ".cooperbench.json", follow_link=True) or {}
         return {
             "agent": ",".join(self.agents),
             "model_name": self.model_name,
@@ -337,6 +336,8 @@ def make_config(values: JsonObject) -> RunConfig:
     """
     if values.get("replay_from") or values.get("agent") == REPLAY_MODEL:
         values = _with_recorded_options(values)
+    elif values.get("replay_agent"):
+        raise UserError(f"--replay-agent is for -a {REPLAY_MODEL} --from RUN")
     resolved = {
         **values,
         "dataset_dir": resolve_dataset_dir(values["dataset_dir"]).absolute(),
@@ -411,7 +412,11 @@ def _check_base_url(url: str) -> None:
 
 
 def _with_recorded_options(values: JsonObject) -> JsonObject:
-    """Return the options with agents, models and limits of the run that is replayed."""
+    """Return the options with agents, models and limits of the run that is replayed.
+
+    The run may come from somebody else. It names no code to load and no file to read: agents have
+    to be registered, or the user names them; so does the user with the agent config.
+    """
     run_name = values.get("replay_from")
     logs_dir = Path(values["logs_dir"])
     if not run_name or values["agent"] != REPLAY_MODEL:
@@ -424,8 +429,31 @@ def _with_recorded_options(values: JsonObject) -> JsonObject:
     identity = saved.identity
     recorded = {name: identity[name] for name in _REPEATED_OPTIONS}
     recorded["model"] = saved.model_name
-    recorded["agent_config"] = saved.invocations[-1].agent_config
+    recorded["agent"] = values.get("replay_agent") or _registered_agents(saved.agent, run_name)
+    has_config = saved.agent_config_sha256 is not None
+    if has_config and not values.get("agent_config"):
+        path = printable(saved.invocations[-1].agent_config or "")
+        raise UserError(
+            f"run {run_name!r} was made with an agent config ({path}), which is not read without "
+            "your consent: name it with --agent-config"
+        )
     return {**values, **recorded}
+
+
+def _registered_agents(agents: str, run_name: str) -> str:
+    """Return the agents of a recorded run, all of which are registered.
+
+    Raises:
+        UserError: One of them is not. Its name may be a path of code (`module:Class`, `./program`).
+    """
+    for agent in split_values(agents, "agents"):
+        if not is_registered(agent):
+            raise UserError(
+                f"run {run_name!r} was made with agent {printable(agent)!r}, which is not one of "
+                f"`cooperbench agents`. A run does not name code to load: add --replay-agent "
+                "AGENT if you trust this agent"
+            )
+    return agents
 
 
 def split_values(text: str, noun: str) -> tuple[str, ...]:

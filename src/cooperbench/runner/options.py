@@ -194,6 +194,17 @@ class RunOptions:
             recorded="identity",
         )
     )
+    replay_agent: str | None = declare(
+        Option(
+            TEXT,
+            ("--replay-agent",),
+            "for --from: the agent, or one per agent, if the recorded run has one that is not in "
+            "`cooperbench agents` (module:Class, ./program). A run does not name code to load",
+            metavar="AGENT",
+            optional=True,
+            recorded=None,
+        )
+    )
     messaging_enabled: bool = declare(
         Option(FLAG, ("--no-messaging",), "agents cannot write to each other", recorded="identity"),
         default=True,

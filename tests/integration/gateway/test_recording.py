@@ -187,3 +187,23 @@ def test_a_replay_waits_for_the_messages_that_came_then(tmp_path: Path) -> None:
         threading.Timer(0.2, lambda: at_work.arrives("late")).start()
         assert [message.text for message in session.incoming()] == ["late"]
         assert session.received == 2
+
+
+def test_a_recording_that_unpacks_without_end_is_not_read_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b'{"n": 0}\n' + b" " * (1 << 20) + b'{"n": 1}\n'))
+    assert len(read_exchanges(path)) == 2
+    monkeypatch.setattr("cooperbench.gateway.recording._MAX_RECORDED_BYTES", 1 << 19)
+    assert read_exchanges(path) == [{"n": 0}]
+
+
+def test_recorded_requests_of_earlier_versions_are_compared_as_they_are_sent_now(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "e.gz"
+    recording = Exchanges(path)
+    recording.keep("anthropic", asked("a", service_tier="auto"), [{"answer": "a"}], 0)
+    recording.close()
+    assert Exchanges(replayed=path).find("anthropic", asked("a")) == [{"answer": "a"}]

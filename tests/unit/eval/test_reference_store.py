@@ -83,3 +83,15 @@ def test_references_travel_as_one_file(
 def test_other_files_are_refused(lab: ReferenceLab, content: object, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         ReferenceStore().add(content)
+
+
+def test_a_reference_cannot_choose_where_it_is_written(
+    lab: ReferenceLab, reference: ReferenceRecord
+) -> None:
+    store = ReferenceStore()
+    for question in ("../../outside", "/outside", "*", ""):
+        content = export_references([replace(reference, question=question)])
+        with pytest.raises(UserError, match="its question is not a hash"):
+            store.add(content)
+    cache = store.folder.parent
+    assert not list(cache.parent.rglob("*outside*"))

@@ -8,6 +8,7 @@ another job, up to `Cluster.attempts` times; then it ends with an infrastructure
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 import time
 from collections import Counter, deque
@@ -50,13 +51,16 @@ from cooperbench.storage import write_bytes, write_json
 from cooperbench.temporary import owned_prefix, remove_tree
 from cooperbench.text import plural
 
+_JOB_NAME = re.compile(r"[A-Za-z0-9_-]+\.[0-9]+")
+
 
 def read_jobs(path: Path) -> dict[str, list[str]]:
     """Return the jobs of an earlier call, with the keys of their pairs."""
     record = records.read(path, JobsRecord)
     if record is None or record.schema != JobsRecord.SCHEMA:
         return {}
-    return dict(record.jobs)
+    # Other names could be those of other jobs of the user, which are asked for and cancelled.
+    return {job: keys for job, keys in record.jobs.items() if _JOB_NAME.fullmatch(job)}
 
 
 class Driver:

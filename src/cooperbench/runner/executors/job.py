@@ -43,6 +43,8 @@ from cooperbench.temporary import owned_prefix, remove_tree
 Event = JsonObject
 """A JSON object from a job to the driver; its `kind` says which other keys it has."""
 _PROGRESS_SECONDS = 5.0
+_MAX_UNPACKED_BYTES = 4 << 30
+"""Size of the largest folder that another machine may send."""
 
 
 class PackedFolder(NamedTuple):
@@ -317,7 +319,11 @@ def unpack_folder(packed: bytes, folder: Path) -> None:
     inside of the folder are accepted.
     """
     try:
-        with tarfile.open(fileobj=io.BytesIO(zlib.decompress(packed))) as archive:
+        unpacker = zlib.decompressobj()
+        unpacked = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
+        if not unpacker.eof:
+            raise tarfile.ReadError("they are incomplete, or too large")
+        with tarfile.open(fileobj=io.BytesIO(unpacked)) as archive:
             if hasattr(tarfile, "data_filter"):
                 archive.extraction_filter = tarfile.data_filter
             else:

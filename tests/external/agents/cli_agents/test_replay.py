@@ -60,7 +60,9 @@ def test_two_of_them_work_again_on_recorded_answers(names: str, tmp_path: Path) 
         then = run_tiny(
             tmp_path, names, agent_config=config, model_name=MODEL, record=True, auto_eval=False
         )
-    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    again = run_tiny(
+        tmp_path, "replay_model", run_name="again", replay_from="r", agent_config=config
+    )
     for agent_id, agent in then.result["agents"].items():
         now = again.result["agents"][agent_id]
         for name in ("error", "agent", "model", "status", "steps", "prompt_tokens"):

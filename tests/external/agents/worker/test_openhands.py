@@ -198,7 +198,13 @@ def test_agents_work_again_on_recorded_answers(tmp_path: Path, server: ModelServ
         server.script(f"You are agent{number}", [*script, done])
     then = play(tmp_path, server, record=True, auto_eval=False)
     server.close()
-    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    again = run_tiny(
+        tmp_path,
+        "replay_model",
+        run_name="again",
+        replay_from="r",
+        agent_config=tmp_path / "openhands.yaml",
+    )
     assert again.evaluation["overall_success"]
     for agent_id, agent in then.result["agents"].items():
         now = again.result["agents"][agent_id]

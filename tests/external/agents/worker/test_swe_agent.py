@@ -84,7 +84,13 @@ def test_agents_work_again_on_recorded_answers(tmp_path: Path, server: ModelServ
     server.script("You are agent2", builder(2))
     then = play(tmp_path, server, record=True, auto_eval=False)
     server.close()
-    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    again = run_tiny(
+        tmp_path,
+        "replay_model",
+        run_name="again",
+        replay_from="r",
+        agent_config=tmp_path / "swe.yaml",
+    )
     assert again.evaluation["overall_success"]
     for agent_id, agent in then.result["agents"].items():
         assert again.result["agents"][agent_id]["model_calls"] == agent["model_calls"]

@@ -69,7 +69,9 @@ def test_agents_work_again_on_recorded_answers(tmp_path: Path, server: ModelServ
         tmp_path, f"{TOOLS},{TEXT}", record=True, step_limit=9, auto_eval=False, **models
     )
     server.close()
-    again = run_tiny(tmp_path, "replay_model", run_name="again", replay_from="r")
+    again = run_tiny(
+        tmp_path, "replay_model", run_name="again", replay_from="r", agent_config=str(config)
+    )
     assert again.evaluation["overall_success"] is True
     for agent_id, agent in then.result["agents"].items():
         now = again.result["agents"][agent_id]
@@ -88,9 +90,9 @@ def test_an_agent_that_sees_something_else_ends_where_it_does(
     script = [act(TOOLS, "head -c 30 /dev/urandom | base64"), act(TOOLS, SUBMIT)]
     then = run_solo(tmp_path, server, script, record=True)
     assert then.result["agents"]["solo"]["status"] == "submitted"
-    again = run_tiny(
-        tmp_path, "replay_model", run_name="again", replay_from="r", setting="solo", auto_eval=False
-    )
+    config = str(tmp_path / "agent.yaml")
+    options: dict[str, Any] = {"replay_from": "r", "agent_config": config, "auto_eval": False}
+    again = run_tiny(tmp_path, "replay_model", run_name="again", setting="solo", **options)
     ended = again.result["agents"]["solo"]
     assert ended["status"] == "replay_differs"
     assert (

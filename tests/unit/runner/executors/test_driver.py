@@ -11,8 +11,10 @@ import pytest
 
 from cooperbench.agents import llm
 from cooperbench.cli import main
-from cooperbench.errors import UserError
+from cooperbench.errors import InfraError, UserError
 from cooperbench.runner.executors.cluster import parse_options
+from cooperbench.runner.executors.driver import read_jobs
+from cooperbench.runner.executors.job import pack_folder, unpack_folder
 from cooperbench.storage import write_json
 from tests.unit.runner.test_config import make_config
 
@@ -115,3 +117,24 @@ def test_a_wrong_clock_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 3600)
     assert llm.shared_pause("openai/gpt-4o") == 0
+
+
+def test_a_run_cannot_name_other_jobs_of_the_user(tmp_path: Path) -> None:
+    """Slurm cancels jobs by name, and accepts several names with commas."""
+    record = tmp_path / "jobs.json"
+    jobs = {"ab12.0": ["key"], "x,my-other-job.0": ["key"], "../x.0": ["key"], "--all.0\n": ["key"]}
+    write_json(record, {"schema": "cooperbench.jobs/1", "engine": "slurm", "jobs": jobs})
+    assert read_jobs(record) == {"ab12.0": ["key"]}
+
+
+def test_a_packed_folder_cannot_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zeros").write_bytes(bytes(1 << 20))
+    packed = pack_folder(tmp_path)
+    unpack_folder(packed, tmp_path / "whole")
+    monkeypatch.setattr("cooperbench.runner.executors.job._MAX_UNPACKED_BYTES", 1 << 19)
+    with pytest.raises(InfraError, match="too large"):
+        unpack_folder(packed, tmp_path / "bomb")
+    with pytest.raises(InfraError, match="incomplete"):
+        unpack_folder(packed[:-9], tmp_path / "half")
