@@ -57,7 +57,7 @@ def parts_in(path: str, content: str) -> list[tuple[str, ...]]:
 
 def copies_of(file: TestFile, seed: int = 1, max_growth: float = 60) -> NewFile:
     """Return a file with copies of all of its tests."""
-    return copy_tests(file, file.tests, Random(seed), max_growth=max_growth)
+    return copy_tests(file, file.tests, Random(seed), max_growth=max_growth)[0]
 
 
 def texts_by_name(path: str, content: bytes) -> dict[str, str]:

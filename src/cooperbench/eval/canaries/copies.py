@@ -2,15 +2,27 @@
 
 A copy keeps one check of its test and makes the others neutral. If it kept them, the right value of
 each check would be the one that most copies have.
+
+Two suites are made together. Their decoys have different values: code that prefers some value, in
+whatever way, passes both suites only if it prefers the right one to the decoys of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
-from cooperbench.eval.canaries.literals import other_edits
+from cooperbench.eval.canaries.literals import (
+    Part,
+    Surroundings,
+    edit_part,
+    find_parts,
+    find_tokens,
+    is_shown,
+    other_values,
+)
 from cooperbench.eval.canaries.model import (
     Check,
     Edit,
@@ -20,14 +32,16 @@ from cooperbench.eval.canaries.model import (
     TestFile,
     apply_edits,
 )
+from cooperbench.eval.canaries.vocabulary import Texts, WordPool
 
-MAX_DECOYS = 4
-"""Decoys per check, at most: a wrong patch finds the original with a probability of 1 to 5."""
-MAX_INSTANCES = 60
-"""Instances per test, at most."""
-_MAX_WORD = 12
+MAX_DECOYS = 14
+"""Decoys per check and suite, at most. docs/evaluation.md calculates what follows from it."""
+_NAME_NUMBERS = (100_000, 1_000_000)
 _MAX_FILE_GROWTH = 4_000_000
 """Bytes that the copies of a file may have, at most."""
+_MAX_PARTS = 20
+"""Parts of an expected value that are considered."""
+_ALL_CHECKS = 1_000_000
 
 
 @dataclass
@@ -42,87 +56,155 @@ class NewFile:
     tests_with_decoys: int = 0
 
 
-@dataclass(frozen=True)
-class _Instance:
-    name: str
-    text: bytes
-    is_decoy: bool
+class _Group(NamedTuple):
+    """The instances for one check of a test."""
+
+    common: tuple[Edit, ...]
+    """Edits that all of them have."""
+    changes: tuple[list[list[Edit]], list[list[Edit]]]
+    """The edits of each decoy, by suite."""
 
 
-class NameMaker:
-    """Names of instances: the name of the test, and a word of the file that reveals nothing."""
-
-    def __init__(self, file: TestFile, random: Random) -> None:
-        short = [word for word in file.words if word.isalpha() and len(word) <= _MAX_WORD]
-        words = {word.lower() for word in short}
-        self._words = sorted(words) or [b"case"]
-        self._taken = {identifier.lower() for identifier in file.identifiers}
-        self._random = random
-
-    def add_word(self, test: HiddenTest) -> tuple[str, bytes]:
-        """Return a new name for a test, and the text to insert for it."""
-        name = test.name.encode()
-        words = [self._random.choice(self._words)]
-        if not name:
-            # Only the words are known of the id, so they have to be enough.
-            words += [self._random.choice(self._words) for _ in range(2)]
-        while True:
-            suffix = _suffix(words, test.name_style)
-            if (name + suffix).lower() not in self._taken:
-                break
-            words.append(self._random.choice(self._words))
-        self._taken.add((name + suffix).lower())
-        text = suffix
-        if test.name_style == "expression":
-            text = b" + '" + suffix + b"'"
-        return (name + suffix).decode("utf-8", "replace").strip(), text
-
-
-def _suffix(words: Sequence[bytes], style: str) -> bytes:
-    if style == "snake":
-        return b"_" + b"_".join(words)
-    if style == "kebab":
-        return b"-" + b"-".join(words)
-    if style == "camel":
-        return b"".join(word.capitalize() for word in words)
-    return b" " + b" ".join(words)
-
-
-def copy_tests(
+def copy_tests(  # noqa: PLR0913  # options are keyword-only
     file: TestFile,
     tests: Collection[HiddenTest],
     random: Random,
     *,
     max_growth: float,
     own_types: Collection[str] = (),
-) -> NewFile:
-    """Return the file with these tests replaced by instances of them.
+    texts: Texts | None = None,
+) -> tuple[NewFile, NewFile]:
+    """Return the file twice, with these tests replaced by instances of them.
 
-    Tests without a check stay as they are.
+    Tests without a check stay as they are. `texts` are known to agents.
     """
     copied = [test for test in tests if test.checks]
-    edits = []
-    names = NameMaker(file, random)
-    new = NewFile(b"")
-    has_plain_operands = False
-    size = sum(test.span.end - test.span.start for test in copied)
-    limit = min(max_growth, MAX_INSTANCES, _MAX_FILE_GROWTH / max(size, 1))
+    limits = _Limits.of(copied, max_growth)
+    surroundings = _surroundings(file, copied, texts or Texts())
+    writers = (_SuiteWriter(file, random), _SuiteWriter(file, random))
     for test in copied:
         plain = not any(test.name and name.startswith(test.name) for name in own_types)
-        instances = list(_instances(test, file, names, random, limit=limit, plain=plain))
-        if not any(instance.is_decoy for instance in instances):
-            continue
-        random.shuffle(instances)
-        text = _separator(file.source, test.span).join(one.text for one in instances)
-        edits.append(Edit(*test.span, text))
-        new.originals += [one.name for one in instances if not one.is_decoy]
-        new.decoys += [one.name for one in instances if one.is_decoy]
-        new.tests_with_decoys += 1
-        has_plain_operands |= plain
-    if has_plain_operands and file.helper:
-        edits.append(file.helper)
-    new.content = apply_edits(file.source, Span(0, len(file.source)), edits)
-    return new
+        maker = _GroupMaker(test, surroundings, random, is_plain=plain)
+        groups = list(maker.groups(limits))
+        for index, writer in enumerate(writers):
+            writer.add(test, groups, index, has_plain_operands=plain)
+    first, second = (writer.finish() for writer in writers)
+    return first, second
+
+
+class _Limits(NamedTuple):
+    """How many instances of a test there may be."""
+
+    checks: int
+    decoys: int
+    """Decoys per check and suite."""
+
+    @classmethod
+    def of(cls, tests: Collection[HiddenTest], max_growth: float) -> _Limits:
+        """Return limits under which the tests get at most so many times as long."""
+        sizes = {test: test.span.end - test.span.start for test in tests}
+        size = sum(sizes.values())
+        growth = min(max_growth, _MAX_FILE_GROWTH / max(size, 1))
+        size_of_groups = sum(sizes[test] * len(test.checks) for test in tests)
+        decoys = int(growth * size / max(size_of_groups, 1)) - 1
+        if decoys >= 1:
+            return cls(checks=_ALL_CHECKS, decoys=min(decoys, MAX_DECOYS))
+        return cls(checks=max(1, int(growth) // 2), decoys=1)
+
+
+def _surroundings(file: TestFile, tests: Iterable[HiddenTest], texts: Texts) -> Surroundings:
+    """Return what code under test can see in the file apart from expected values."""
+    blanks = []
+    expected = []
+    for test in tests:
+        for check in test.checks:
+            for slot in check.slots:
+                if slot.kind != "fixed":
+                    blanks += [Edit(*span, b"") for span in (slot.span, *slot.echoes)]
+                    expected.append(file.source[slot.span.start : slot.span.end])
+    unique = _without_overlaps(blanks)
+    rest = apply_edits(file.source, Span(0, len(file.source)), unique)
+    return Surroundings(
+        source=file.source,
+        pool=WordPool(file.source, expected, file.words, texts),
+        shown=frozenset(),
+        numbers=find_tokens(rest) & frozenset(file.numbers),
+        has_small_types=file.has_small_types,
+    )
+
+
+def _without_overlaps(edits: Iterable[Edit]) -> list[Edit]:
+    kept: list[Edit] = []
+    for edit in sorted(edits):
+        if not kept or edit.start >= kept[-1].end:
+            kept.append(edit)
+    return kept
+
+
+class _NameMaker:
+    """Names of instances: the name of the test and a random number.
+
+    Words of the file would change how often the words of expected values can be seen.
+    """
+
+    def __init__(self, file: TestFile, random: Random) -> None:
+        self._taken = set(file.identifiers)
+        self._random = random
+
+    def add_number(self, test: HiddenTest) -> tuple[str, bytes]:
+        """Return a new name for a test, and the text to insert for it."""
+        number = self._new_number()
+        if test.name_style == "expression":
+            return number.decode(), b" + ' " + number + b"'"
+        separator = {"snake": b"_", "camel": b"", "kebab": b"-", "title": b" "}[test.name_style]
+        suffix = separator + number
+        return (test.name.encode() + suffix).decode("utf-8", "replace").strip(), suffix
+
+    def _new_number(self) -> bytes:
+        while True:
+            number = str(self._random.randrange(*_NAME_NUMBERS)).encode()
+            if number not in self._taken:
+                self._taken.add(number)
+                return number
+
+
+class _SuiteWriter:
+    """A test file of one suite."""
+
+    def __init__(self, file: TestFile, random: Random) -> None:
+        self._file = file
+        self._random = random
+        self._names = _NameMaker(file, random)
+        self._edits: list[Edit] = []
+        self._new = NewFile(b"")
+        self._needs_helper = False
+
+    def add(
+        self, test: HiddenTest, groups: Iterable[_Group], index: int, *, has_plain_operands: bool
+    ) -> None:
+        """Replace a test by its instances."""
+        instances = []
+        for group in groups:
+            for change in ([], *group.changes[index]):
+                name, number = self._names.add_number(test)
+                edits = [*group.common, *change, Edit(test.name_end, test.name_end, number)]
+                instances.append(apply_edits(self._file.source, test.span, edits))
+                (self._new.decoys if change else self._new.originals).append(name)
+        if not instances:
+            return
+        self._random.shuffle(instances)
+        text = _separator(self._file.source, test.span).join(instances)
+        self._edits.append(Edit(*test.span, text))
+        self._new.tests_with_decoys += 1
+        self._needs_helper |= has_plain_operands
+
+    def finish(self) -> NewFile:
+        """Return the file with all instances."""
+        if self._needs_helper and self._file.helper:
+            self._edits.append(self._file.helper)
+        whole = Span(0, len(self._file.source))
+        self._new.content = apply_edits(self._file.source, whole, self._edits)
+        return self._new
 
 
 def _separator(source: bytes, span: Span) -> bytes:
@@ -130,53 +212,82 @@ def _separator(source: bytes, span: Span) -> bytes:
     return newline * 2 if source[span.start - 1 : span.start] in (b"", b"\n") else newline
 
 
-def _instances(  # noqa: PLR0913  # options are keyword-only
-    test: HiddenTest,
-    file: TestFile,
-    names: NameMaker,
-    random: Random,
-    *,
-    limit: float,
-    plain: bool,
-) -> Iterator[_Instance]:
-    """Yield the instances of a test, one group of them for each check."""
-    max_checks = max(1, int(limit) // 2)
-    checks = list(test.checks)
-    if len(checks) > max_checks:
-        checks = random.sample(checks, max_checks)
-    decoys = max(1, min(MAX_DECOYS, int(limit) // max(len(checks), 1) - 1))
-    changes_of = []
-    for check in checks:
-        slots = check.slots
-        if not plain and check.opposite:
-            slots = (check.opposite,)
-        changes = _changes(slots, file, random, decoys)
-        if changes:
-            changes_of.append((check, changes))
-    for check, changes in changes_of:
+class _GroupMaker:
+    """Groups of instances of one test."""
+
+    def __init__(
+        self, test: HiddenTest, surroundings: Surroundings, random: Random, *, is_plain: bool
+    ) -> None:
+        self._test = test
+        self._surroundings = surroundings
+        self._random = random
+        self._is_plain = is_plain
+
+    def groups(self, limits: _Limits) -> Iterator[_Group]:
+        """Yield the group of each check."""
+        checks = list(self._test.checks)
+        if len(checks) > limits.checks:
+            checks = self._random.sample(checks, limits.checks)
+        slots = {check: self._slots_with_values(check) for check in checks}
         # A check that cannot be changed stays in all instances.
-        others = [other for other, _ in changes_of if other is not check]
-        common = list(_common_edits(check, others, plain=plain))
-        for change in ([], *changes):
-            name, word = names.add_word(test)
-            edits = [*common, *change, Edit(test.name_end, test.name_end, word)]
-            text = apply_edits(file.source, test.span, edits)
-            yield _Instance(name, text, is_decoy=bool(change))
+        changeable = [check for check in checks if slots[check]]
+        for check in changeable:
+            others = [other for other in changeable if other is not check]
+            common = tuple(_common_edits(check, others, is_plain=self._is_plain))
+            first, second = self._changes(check, slots[check], common, limits.decoys)
+            yield _Group(common, (first, second))
+
+    def _slots_with_values(self, check: Check) -> list[Slot]:
+        """Return the slots of a check for which there are other values."""
+        slots = check.slots
+        if not self._is_plain and check.opposite:
+            slots = (check.opposite,)
+        return [slot for slot in slots if self._has_values(slot)]
+
+    def _has_values(self, slot: Slot) -> bool:
+        for part in find_parts(slot, self._surroundings.source):
+            if other_values(part, self._surroundings, self._random, 1):
+                return True
+        return False
+
+    def _changes(
+        self, check: Check, slots: Iterable[Slot], common: Iterable[Edit], count: int
+    ) -> tuple[list[list[Edit]], list[list[Edit]]]:
+        """Return the edits of the decoys of both suites.
+
+        They change two parts of the expected value if it has two that are as good. If there is one,
+        it gets other values in one suite than in the other, as far as there are enough.
+        """
+        surroundings = self._surroundings._replace(shown=self._shown(check, common))
+        by_quality: dict[tuple[bool, bool], list[tuple[Part, list[bytes]]]] = {}
+        parts = [part for slot in slots for part in find_parts(slot, surroundings.source)]
+        for part in self._random.sample(parts, min(len(parts), _MAX_PARTS)):
+            values = other_values(part, surroundings, self._random, 2 * count)
+            if values:
+                quality = (is_shown(part, surroundings), len(values) < 2 * count)
+                by_quality.setdefault(quality, []).append((part, values))
+        best = by_quality[min(by_quality)]
+        (first_part, first_values), (second_part, second_values) = best[0], best[-1]
+        if min(by_quality)[1]:
+            # Too few values for two suites: those with most of them, as often as there are any.
+            first_part, first_values = max(best, key=lambda entry: len(entry[1]))
+            second_part, second_values = first_part, first_values
+        source = surroundings.source
+        return (
+            [edit_part(first_part, value, source) for value in first_values[:count]],
+            [edit_part(second_part, value, source) for value in second_values[-count:]],
+        )
+
+    def _shown(self, check: Check, common: Iterable[Edit]) -> frozenset[bytes]:
+        """Return the words and numbers of an instance without the expected value."""
+        hidden = [Edit(*slot.span, b"") for slot in check.slots]
+        hidden += [Edit(*echo, b"") for slot in check.slots for echo in slot.echoes]
+        removed = [edit for edit in common if edit.start < edit.end]
+        edits = _without_overlaps([*removed, *hidden])
+        return find_tokens(apply_edits(self._surroundings.source, self._test.span, edits))
 
 
-def _changes(slots: Sequence[Slot], file: TestFile, random: Random, count: int) -> list[list[Edit]]:
-    """Return changes of the slot that has most alternatives."""
-    best: list[list[Edit]] = []
-    for slot in random.sample(slots, len(slots)):
-        changes = other_edits(slot, file, random, count)
-        if len(changes) > len(best):
-            best = changes
-        if len(best) == count:
-            break
-    return best
-
-
-def _common_edits(check: Check, others: Iterable[Check], *, plain: bool) -> Iterator[Edit]:
+def _common_edits(check: Check, others: Iterable[Check], *, is_plain: bool) -> Iterator[Edit]:
     """Yield the edits that all instances for one check have in common."""
     removed: list[Span] = []
     for other in sorted(others, key=lambda other: (other.span.start, -other.span.end)):
@@ -187,7 +298,7 @@ def _common_edits(check: Check, others: Iterable[Check], *, plain: bool) -> Iter
             continue
         removed += spans
         yield from other.neutral
-    if not plain:
+    if not is_plain:
         return
     for edit in check.plain:
         span = Span(edit.start, edit.end)
@@ -202,20 +313,20 @@ def _meets(span: Span, check: Check) -> bool:
     return any(span.overlaps(part) or span.contains(part) for part in needed)
 
 
-def change_in_place(file: TestFile, tests: Iterable[HiddenTest], random: Random) -> NewFile:
+def change_in_place(
+    file: TestFile, tests: Collection[HiddenTest], random: Random, texts: Texts | None = None
+) -> NewFile:
     """Return the file with one check of each of these tests changed, without copies."""
     edits: list[Edit] = []
     new = NewFile(b"")
+    surroundings = _surroundings(file, tests, texts or Texts())
     for test in tests:
-        checks = list(test.checks)
-        random.shuffle(checks)
-        for check in checks:
-            changes = _changes(check.slots, file, random, 1)
-            if changes:
-                edits += changes[0]
-                new.decoys.append(test.name)
-                new.tests_with_decoys += 1
-                break
+        maker = _GroupMaker(test, surroundings, random, is_plain=False)
+        groups = list(maker.groups(_Limits(checks=_ALL_CHECKS, decoys=1)))
+        if groups:
+            edits += random.choice(groups).changes[0][0]
+            new.decoys.append(test.name)
+            new.tests_with_decoys += 1
     new.content = apply_edits(file.source, Span(0, len(file.source)), edits)
     return new
 

@@ -364,7 +364,12 @@ class ScriptReader(Reader):
             header = self.text(template)[1:].strip().partition(b"\n")[0]
             columns = tuple(name.strip() for name in header.split(b"|"))
             yield Table(
-                span_of(match.node("table")), columns, span_of(names), cells, removable=False
+                span_of(match.node("table")),
+                columns,
+                span_of(names),
+                cells,
+                removable=False,
+                has_test_per_row=True,
             )
 
     def _column_names(self, names: Node, rows: Sequence[Node]) -> tuple[bytes, ...]:

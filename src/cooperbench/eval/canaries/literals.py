@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
+from typing import NamedTuple
 
-from cooperbench.eval.canaries.model import Edit, Slot, Span, TestFile
+from cooperbench.eval.canaries.model import Edit, Slot, Span
+from cooperbench.eval.canaries.vocabulary import WORD, WordPool
 
 _FIXED = re.compile(
     rb"""
@@ -17,8 +19,8 @@ _FIXED = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 """Parts of strings that stay as they are."""
-_WORD = re.compile(rb"[A-Za-z]{2,}")
 _TOKEN = re.compile(rb"[A-Za-z]{2,}|[0-9]+|[A-Za-z]")
+_SEPARATOR = re.compile(rb"(?<=[\w}])[ :,;=/|+*#~&@!.<>-]{1,4}(?=[\w{])")
 _WORD_IN_PATTERN = re.compile(rb"(?<![\w<\[(?\\-])[A-Za-z]{3,}(?![\w?*+>|\])-])")
 """A word of a regular expression that every match contains. Shorter ones may be in any text."""
 _NUMBER = re.compile(
@@ -29,124 +31,159 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
+_SEPARATORS = (
+    *(b" ", b": ", b", ", b"; ", b":", b",", b";", b"/", b" / ", b"-", b" - ", b"--", b"->"),
+    *(b" -> ", b"=", b" = ", b"==", b"=>", b" => ", b"|", b" | ", b"+", b" + ", b"*", b" * "),
+    *(b"#", b" #", b"~", b" ~ ", b"&", b" & ", b"@", b" @ ", b"!", b". ", b".", b"..", b"::"),
+)
 _PUNCTUATION = b"-+*=~_:.#!"
 _VOWELS = b"aeiou"
 _CONSONANTS = b"bcdfgklmnprstvz"
 _MAX_DIGITS = 15
-_ATTEMPTS = 8
-_MANY_WORDS = 3
 _MAX_DECIMALS = 25
 _HIGHEST_OF_TYPES = [2**bits - 1 for bits in (7, 8, 15, 16, 31, 32, 63, 64)]
+_ATTEMPTS = 8
+_MANY_WORDS = 3
+_SMALL_RANGE = 3
+"""Distance of other numbers, at most, in multiples of the number of alternatives."""
+_SMALL = 10
+_SCALED_STEP = 4
+"""Distance, in percent, of numbers that are compared with a tolerance."""
+
+
+class Part(NamedTuple):
+    """A part of a slot that decoys change: a word, a number, a separator, or all of it."""
+
+    slot: Slot
+    span: Span
+
+    def text(self, source: bytes) -> bytes:
+        """Return what stands there."""
+        return source[self.span.start : self.span.end]
+
+
+class Surroundings(NamedTuple):
+    """What code under test can see besides the expected value of a check."""
+
+    source: bytes
+    pool: WordPool
+    shown: frozenset[bytes]
+    """Words (in lower case) and numbers in the same test."""
+    numbers: frozenset[bytes]
+    """Numbers in the file that are not expected values."""
+    has_small_types: bool = False
+    """Whether numbers are compared with ones of the smallest type that can hold them."""
 
 
 def find_words(text: bytes) -> list[bytes]:
     """Return the words of a string that can stand in other strings."""
-    return _WORD.findall(_FIXED.sub(b" ", text))
+    return WORD.findall(_FIXED.sub(b" ", text))
 
 
-def other_edits(slot: Slot, file: TestFile, random: Random, count: int) -> list[list[Edit]]:
-    """Return up to `count` different changes of a slot, all of the same part of it."""
-    old = file.source[slot.span.start : slot.span.end]
-    if slot.kind == "fixed":
-        values = random.sample(slot.alternatives, min(count, len(slot.alternatives)))
-        return [[Edit(*slot.span, value)] for value in values]
-    if slot.kind in ("number", "scaled_number"):
-        part = Span(0, len(old))
-        scaled = slot.kind == "scaled_number"
-        values = _other_numbers(
-            old, file.numbers, random, count, scaled=scaled, highest=_highest(slot, old, file)
-        )
+def find_tokens(source: bytes) -> frozenset[bytes]:
+    """Return all words, in lower case, and numbers of a text."""
+    return frozenset(token.lower() for token in _TOKEN.findall(source))
+
+
+def find_parts(slot: Slot, source: bytes) -> list[Part]:
+    """Return the parts of a slot that can be changed."""
+    text = source[slot.span.start : slot.span.end]
+    if slot.kind in ("fixed", "number", "scaled_number"):
+        return [Part(slot, slot.span)]
+    readable = _FIXED.sub(lambda match: b"\0" * len(match[0]), text)
+    spans = []
+    if slot.kind == "phrase":
+        if b"|" in text:
+            return []  # one of several alternatives may be what is found
+        words = [Span(*match.span()) for match in _WORD_IN_PATTERN.finditer(readable)]
+        # The longest word is the least likely to be in another text.
+        spans += sorted(words, key=lambda word: word.start - word.end)[:1]
     else:
-        chosen = _choose_part(old, random, is_phrase=slot.kind == "phrase")
-        if chosen is None:
-            return []
-        part = chosen
-        values = _other_texts(old, part, file, random, count, is_phrase=slot.kind == "phrase")
-    start = slot.span.start + part.start
-    end = slot.span.start + part.end
-    edits = []
-    for value in values:
-        change = [Edit(start, end, value)]
-        change += _edit_echoes(slot, old[part.start : part.end], value, file.source)
-        edits.append(change)
-    return edits
+        spans += [Span(*match.span()) for match in _TOKEN.finditer(readable)]
+        if spans and source[slot.span.start - 1 : slot.span.start] != b"/":  # not in patterns
+            separators = _SEPARATOR.finditer(readable)
+            spans += [Span(*match.span()) for match in separators if match[0].strip()]
+        if not spans and b"\0" not in readable:
+            spans.append(Span(0, len(text)))
+        elif not spans and readable.strip(b"\0"):
+            spans.append(Span(0, 0))
+    start = slot.span.start
+    return [Part(slot, Span(start + span.start, start + span.end)) for span in spans]
 
 
-def _highest(slot: Slot, text: bytes, file: TestFile) -> int | None:
+def is_shown(part: Part, surroundings: Surroundings) -> bool:
+    """Whether the right value stands elsewhere in the test, from which it could be guessed."""
+    text = part.text(surroundings.source)
+    if part.slot.kind in ("number", "scaled_number"):
+        return text in surroundings.shown
+    tokens = [token.lower() for token in _TOKEN.findall(text)]
+    return any(token in surroundings.shown for token in tokens)
+
+
+def other_values(part: Part, surroundings: Surroundings, random: Random, count: int) -> list[bytes]:
+    """Return up to `count` other values for a part, in random order."""
+    slot = part.slot
+    old = part.text(surroundings.source)
+    if slot.kind == "fixed":
+        return random.sample(slot.alternatives, min(count, len(slot.alternatives)))
+    if slot.kind == "number":
+        highest = _highest(slot, old, surroundings)
+        return _other_numbers(old, surroundings.numbers, random, count, highest)
+    if slot.kind == "scaled_number":
+        return _other_scaled_numbers(old, random, count)
+    return _other_texts(part, surroundings, random, count)
+
+
+def _highest(slot: Slot, text: bytes, surroundings: Surroundings) -> int | None:
     """Return the largest number that may stand in a slot; None if it does not matter.
 
     Where nothing else is known, it is that of the smallest type that can hold the right number.
     """
     digits = text.replace(b"_", b"")
-    if slot.highest is not None or not file.has_small_types or not digits.isdigit():
+    if slot.highest is not None or not surroundings.has_small_types or not digits.isdigit():
         return slot.highest
     value = int(digits[:_MAX_DECIMALS])
     return next((highest for highest in _HIGHEST_OF_TYPES if highest >= value), None)
 
 
-def _edit_echoes(slot: Slot, old: bytes, new: bytes, source: bytes) -> list[Edit]:
-    """Return edits of the messages that repeat the old value."""
+def edit_part(part: Part, value: bytes, source: bytes) -> list[Edit]:
+    """Return the edits after which a part has another value, also in messages that repeat it."""
+    old = part.text(source)
+    edits = [Edit(*part.span, value)]
     if not old:
-        return []
-    edits = []
+        return edits
     pattern = re.compile(rb"(?<![\w.])" + re.escape(old) + rb"(?![\w.])")
-    for echo in slot.echoes:
+    for echo in part.slot.echoes:
         matches = pattern.finditer(source, echo.start, echo.end)
-        edits += [Edit(match.start(), match.end(), new) for match in matches]
+        edits += [Edit(match.start(), match.end(), value) for match in matches]
     return edits
 
 
-def _choose_part(text: bytes, random: Random, *, is_phrase: bool) -> Span | None:
-    """Return the part of a string that decoys change: a word or a number, or all of it."""
-    readable = _FIXED.sub(lambda match: b"\0" * len(match[0]), text)
-    if is_phrase:
-        if b"|" in text:
-            return None  # one of several alternatives may be what is found
-        words = [Span(*match.span()) for match in _WORD_IN_PATTERN.finditer(readable)]
-        return max(words, key=lambda word: word.end - word.start, default=None)
-    tokens = [Span(*match.span()) for match in _TOKEN.finditer(readable)]
-    if tokens:
-        return random.choice(tokens)
-    if b"\0" in readable:
-        return None if not readable.strip(b"\0") else Span(0, 0)
-    return Span(0, len(text))
-
-
-def _other_texts(  # noqa: PLR0913  # all of it decides which texts are plausible
-    text: bytes, part: Span, file: TestFile, random: Random, count: int, *, is_phrase: bool
-) -> list[bytes]:
-    old = text[part.start : part.end]
+def _other_texts(part: Part, surroundings: Surroundings, random: Random, count: int) -> list[bytes]:
+    span = part.slot.span
+    old = part.text(surroundings.source)
     if old[:1].isdigit():
-        return _other_numbers(old, file.numbers, random, count, scaled=False)
-    if not old.strip():
-        return _sample_words(b"", file, random, count)
+        return _other_numbers(old, surroundings.numbers, random, count)
+    if not old:
+        return surroundings.pool.sample(b"word", b"", random, count)
     if not old[:1].isalpha():
-        return _other_punctuation(old, random, count)
+        is_separator = old in _SEPARATORS or part.span != span
+        others = _other_separators if is_separator else _other_punctuation
+        return others(old, random, count)
+    text = surroundings.source[span.start : span.end]
+    if part.slot.kind == "phrase" and len(WORD.findall(text)) < _MANY_WORDS:
+        return _nonsense(old, random, count)
     if len(old) == 1:
         return _other_letters(old, random, count)
-    if is_phrase and len(_WORD.findall(text)) < _MANY_WORDS:
-        return _nonsense(old, random, count)
-    return _sample_words(old, file, random, count)
-
-
-def _sample_words(old: bytes, file: TestFile, random: Random, count: int) -> list[bytes]:
-    """Return other words of the file in the same case, and invented ones if it has too few."""
-    words = {_with_case_of(old, word) for word in file.words}
-    words = {word for word in words if word.lower() != old.lower()}
-    similar = sorted(words, key=lambda word: (abs(len(word) - len(old)), word))[: 4 * count]
-    values = random.sample(similar, min(count, len(similar)))
+    values = surroundings.pool.sample(old, text, random, count)
     if len(values) < count:
-        invented = _nonsense(old or b"word", random, count)
-        values += [word for word in invented if word not in values][: count - len(values)]
-    return values
+        values += [other for other in _nonsense(old, random, count) if other not in values]
+    return values[:count]
 
 
-def _with_case_of(example: bytes, word: bytes) -> bytes:
-    if example.isupper() and len(example) > 1:
-        return word.upper()
-    if example[:1].isupper():
-        return word[:1].upper() + word[1:].lower()
-    return word.lower()
+def _other_separators(text: bytes, random: Random, count: int) -> list[bytes]:
+    others = [separator for separator in _SEPARATORS if separator != text]
+    return random.sample(others, min(count, len(others)))
 
 
 def _nonsense(word: bytes, random: Random, count: int) -> list[bytes]:
@@ -171,11 +208,10 @@ def _other_letter(letter: bytes, random: Random) -> bytes:
 
 
 def _other_letters(letter: bytes, random: Random, count: int) -> list[bytes]:
-    """Return letters near this one, on both sides if there are such."""
     first = b"A"[0] if letter.isupper() else b"a"[0]
-    position = letter[0] - first
-    window = _window(position, count, random, lowest=0, highest=25)
-    return [bytes([first + other]) for other in window]
+    others = [bytes([first + index]) for index in range(26)]
+    others.remove(letter)
+    return random.sample(others, min(count, len(others)))
 
 
 def _other_punctuation(text: bytes, random: Random, count: int) -> list[bytes]:
@@ -188,98 +224,143 @@ def _other_punctuation(text: bytes, random: Random, count: int) -> list[bytes]:
         if len(values) == count:
             break
     if not values:
-        letters = random.sample(_CONSONANTS, count)
+        letters = random.sample(_CONSONANTS, min(count, len(_CONSONANTS)))
         values = [text + bytes([letter]) for letter in letters]
     return values
 
 
-def _other_numbers(  # noqa: PLR0913  # all of it decides which numbers are plausible
+def _other_numbers(
     text: bytes,
-    numbers: Sequence[bytes],
+    seen: Collection[bytes],
     random: Random,
     count: int,
-    *,
-    scaled: bool,
     highest: int | None = None,
 ) -> list[bytes]:
-    """Return numbers of the same form: near ones, and others of the file.
+    """Return numbers of the same form near this one.
 
-    The right one must not stand out: it is not the one in the middle, and they end in as many
-    zeros. `scaled` ones differ in their first digit, more than any tolerance.
+    The right one must not stand out: it has a random rank, and all of them end in as many zeros.
+    If it can be seen elsewhere in the file, as many others as possible can be, too; if not, none.
     """
-    match = _NUMBER.fullmatch(text)
-    if match is None or not match["digits"].replace(b"_", b"").replace(b".", b"").isdigit():
+    match = _match_number(text)
+    if match is None:
         return []
     if match["rest"][:1] in (b"x", b"X", b"b", b"o") and match["digits"] == b"0":
         return _other_hex_numbers(text, random, count)
     digits = match["digits"]
-    has_limit = highest is not None and digits.isdigit()
-    significant = _significant_digits(digits, scaled=scaled, all_digits=has_limit)
+    significant = _significant_digits(digits, has_limit=highest is not None)
     head, tail = digits[:significant][-_MAX_DIGITS:], digits[significant:]
     prefix = digits[: significant - len(head)]
-    if highest is not None and prefix.isdigit():
-        highest -= int(prefix) * 10 ** len(head)
-    values = [
-        match["sign"] + prefix + other + tail + match["rest"]
-        for other in _near_numbers(head, random, count, highest)
-    ]
-    if not tail and not scaled and not match["rest"]:
-        alike = [number for number in numbers if _is_alike(number, text)]
-        alike = [number for number in alike if highest is None or int(number) <= highest]
-        for number in random.sample(alike, min(count // 2, len(alike))):
-            if number not in values and values:
-                values[random.randrange(len(values))] = number
-    return list(dict.fromkeys(values))
+
+    def with_head(value: int) -> bytes:
+        return match["sign"] + prefix + _like(head, value) + tail + match["rest"]
+
+    value = int(head.replace(b".", b"").replace(b"_", b""))
+
+    def is_eligible(other: int) -> bool:
+        if other == value:
+            return True
+        number = with_head(other)
+        is_alike = text in seen or number not in seen
+        return is_alike and _is_possible(number, highest)
+
+    eligible = list(filter(is_eligible, _numbers_near(head, value, count, has_tail=bool(tail))))
+    near = [with_head(other) for other in _window(eligible, value, random, count)]
+    if text not in seen:
+        return near
+    alike = [number for number in seen if _is_alike(number, text)]
+    alike = [number for number in alike if _is_possible(number, highest)]
+    values = random.sample(sorted(alike), min(count, len(alike)))
+    values += [number for number in near if number not in values]
+    chosen = values[:count]
+    random.shuffle(chosen)
+    return chosen
 
 
-def _significant_digits(digits: bytes, *, scaled: bool, all_digits: bool) -> int:
+def _significant_digits(digits: bytes, *, has_limit: bool) -> int:
     """Return how many digits come before the last one that can be changed, with a dot."""
-    if scaled:
-        return len(digits) - len(digits.lstrip(b"0._")) + 1
-    if all_digits:
+    if has_limit and digits.isdigit():
         return len(digits)  # a larger step could be too large
     if b"." in digits and not digits.rpartition(b".")[2].strip(b"0"):
         return len(digits.partition(b".")[0].rstrip(b"0")) or 1
     return len(digits.rstrip(b"0._")) or len(digits)
 
 
+def _is_possible(number: bytes, highest: int | None) -> bool:
+    digits = re.match(rb"-?([0-9_]+)", number)
+    return highest is None or digits is None or int(digits[1].replace(b"_", b"")) <= highest
+
+
+def _match_number(text: bytes) -> re.Match[bytes] | None:
+    match = _NUMBER.fullmatch(text)
+    if match is None or not match["digits"].replace(b"_", b"").replace(b".", b"").isdigit():
+        return None
+    return match
+
+
 def _is_alike(number: bytes, text: bytes) -> bool:
     both_plain = number.isdigit() and text.isdigit()
     has_zeros = number.endswith(b"0") == text.endswith(b"0")
-    return both_plain and len(number) == len(text) > 1 and has_zeros and number != text
+    return both_plain and abs(len(number) - len(text)) < 2 and has_zeros and number != text
 
 
-def _near_numbers(head: bytes, random: Random, count: int, limit: int | None = None) -> list[bytes]:
-    """Return numbers near this one with as many digits, and with a dot at the same position."""
-    plain = head.replace(b".", b"").replace(b"_", b"")
-    width = len(plain)
-    is_leading_zero = plain.startswith(b"0") and width > 1
-    lowest = 0 if is_leading_zero or width == 1 else 10 ** (width - 1)
-    highest = 10**width - 1
-    if limit is not None:
-        highest = max(lowest, min(highest, limit))
-    window = _window(int(plain), count, random, lowest=lowest, highest=highest)
+def _numbers_near(head: bytes, value: int, count: int, *, has_tail: bool) -> list[int]:
+    """Return the numbers, in order, that can stand in place of the digits of another."""
+    distance = _SMALL_RANGE * count
+    lowest, highest = (1 if has_tail else 0), value + distance
+    if not _is_plain(head):
+        width = len(re.sub(rb"[._]", b"", head))
+        lowest, highest = 1, 10**width - 1
+        if not head.startswith(b"0"):
+            lowest = 10 ** (width - 1)
+    first, last = max(lowest, value - distance), min(highest, value + distance)
     # 20 and 30 would not look like 23.
-    values = [value for value in window if value % 10 or plain.endswith(b"0") or width == 1]
-    if len(values) < count:
-        spare = _window(int(plain), 2 * count, random, lowest=lowest, highest=highest)
-        values += [value for value in spare if value % 10 and value not in values]
-    return [_like(head, value, width) for value in values[:count]]
+    is_small = value < _SMALL
+    return [n for n in range(first, last + 1) if n % 10 or n == value or is_small]
 
 
-def _like(head: bytes, value: int, width: int) -> bytes:
+def _is_plain(head: bytes) -> bool:
+    """Whether a number can become longer or shorter."""
+    return head.isdigit() and len(head) < _MAX_DIGITS and (head[:1] != b"0" or len(head) == 1)
+
+
+def _window(eligible: Sequence[int], value: int, random: Random, count: int) -> list[int]:
+    """Return some of the numbers around a value, among which it has a random rank."""
+    index = eligible.index(value) if value in eligible else 0
+    size = min(len(eligible), count + count // 2 + 1)
+    start = index - random.randrange(size)
+    start = max(0, min(start, len(eligible) - size))
+    others = [other for other in eligible[start : start + size] if other != value]
+    return random.sample(others, min(count, len(others)))
+
+
+def _like(head: bytes, value: int) -> bytes:
     """Return a number with the dots and underscores of another."""
+    if _is_plain(head):
+        return str(value).encode()
+    width = len(re.sub(rb"[._]", b"", head))
     digits = list(str(value).zfill(width).encode())
     return bytes(digits.pop(0) if chr(character).isdigit() else character for character in head)
 
 
-def _window(value: int, count: int, random: Random, *, lowest: int, highest: int) -> list[int]:
-    """Return the others of `count + 1` successive numbers; this one has a random rank."""
-    start = max(lowest, min(value - random.randint(0, count), highest - count))
-    window = [other for other in range(start, start + count + 1) if other != value]
-    window = [other for other in window if lowest <= other <= highest]
-    random.shuffle(window)
-    return window
+def _other_scaled_numbers(text: bytes, random: Random, count: int) -> list[bytes]:
+    """Return numbers that differ from this one by more than any usual tolerance."""
+    match = _match_number(text)
+    if match is None:
+        return []
+    digits = match["digits"]
+    significant = digits.lstrip(b"0._")
+    prefix = digits[: len(digits) - len(significant)]
+    head = re.match(rb"[0-9]\.?[0-9]", significant)
+    if head is None:
+        value = int(digits.replace(b".", b"").replace(b"_", b""))
+        eligible = list(range(1, _SMALL_RANGE * count))
+        texts = [_like(digits, other) for other in _window(eligible, value, random, count)]
+    else:
+        value = int(head[0].replace(b".", b""))
+        eligible = list(range(10 + (value - 10) % _SCALED_STEP, 100, _SCALED_STEP))
+        others = _window(eligible, value, random, count)
+        texts = [prefix + _like(head[0], other) + significant[head.end() :] for other in others]
+    return [match["sign"] + other + match["rest"] for other in texts]
 
 
 def _other_hex_numbers(text: bytes, random: Random, count: int) -> list[bytes]:
@@ -289,10 +370,8 @@ def _other_hex_numbers(text: bytes, random: Random, count: int) -> list[bytes]:
     if body is None:
         return []
     last = text[body.end() - 1 : body.end()]
-    others = [digit for digit in alphabet if bytes([digit]) != last.lower()]
-    chosen = random.sample(others, min(count, len(others)))
+    others = [bytes([digit]) for digit in alphabet if bytes([digit]) != last.lower()]
     if last.isupper():
-        return [
-            text[: body.end() - 1] + bytes([digit]).upper() + text[body.end() :] for digit in chosen
-        ]
-    return [text[: body.end() - 1] + bytes([digit]) + text[body.end() :] for digit in chosen]
+        others = [other.upper() for other in others]
+    chosen = random.sample(others, min(count, len(others)))
+    return [text[: body.end() - 1] + digit + text[body.end() :] for digit in chosen]

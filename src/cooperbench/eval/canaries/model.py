@@ -14,10 +14,7 @@ SlotKind = Literal["number", "scaled_number", "text", "phrase", "fixed"]
 """What stands in a slot: a number, one that is compared with a tolerance, text that is compared,
 text that another text has to contain or match, or something with a fixed set of alternatives."""
 NameStyle = Literal["snake", "camel", "kebab", "title", "expression"]
-"""How a word is added to a name.
-
-`test_a_word`, `TestAWord`, `a-word`, `'a word'`, `name + ' word'`
-"""
+"""How a number is added to a name: `test_a_1`, `TestA1`, `a-1`, `'a 1'`, `name + ' 1'`."""
 
 
 class Edit(NamedTuple):
@@ -98,7 +95,7 @@ class HiddenTest:
     name: str
     span: Span
     name_end: int
-    """Where a word can be added to its name."""
+    """Where a number can be added to its name."""
     name_style: NameStyle
     checks: tuple[Check, ...]
 

@@ -298,6 +298,7 @@ class PythonReader(Reader):
                 span_of(names),
                 tuple(named_children(rows)),
                 removable=removable,
+                has_test_per_row=match.optional_node("table.function") is not None,
             )
 
     def _parameter_names(self, names: Node) -> tuple[bytes, ...]:

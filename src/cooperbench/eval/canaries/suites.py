@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from cooperbench.eval.canaries.copies import NewFile
     from cooperbench.eval.canaries.model import HiddenTest, TestFile
+    from cooperbench.eval.canaries.vocabulary import Texts
     from cooperbench.eval.trees import TreeStore
     from cooperbench.models import Feature
 
@@ -71,35 +73,60 @@ def new_suites(
     if not maker.files:
         yield from _old_suites(feature, store)
         return
+    texts = _texts_known_to_agents(feature, store)
 
-    def copy(hidden: _HiddenFile) -> NewFile:
-        return copy_tests(
-            hidden.file, hidden.tests, random, max_growth=max_growth, own_types=own_types
+    def copy(*, has_small_types: bool) -> tuple[Suite, Suite]:
+        new_files = {}
+        for hidden in maker.files:
+            new_files[hidden.path] = copy_tests(
+                replace(hidden.file, has_small_types=has_small_types),
+                hidden.tests,
+                random,
+                max_growth=max_growth,
+                own_types=own_types,
+                texts=texts,
+            )
+        return (
+            maker.make("copies", lambda hidden: new_files[hidden.path][0]),
+            maker.make("copies", lambda hidden: new_files[hidden.path][1]),
         )
 
-    def copy_carefully(hidden: _HiddenFile) -> NewFile:
-        return copy(replace(hidden, file=replace(hidden.file, has_small_types=True)))
-
-    copies = (maker.make("copies", copy), maker.make("copies", copy))
+    copies = copy(has_small_types=False)
     if any(suite.decoys for suite in copies):
         yield copies
         if any(hidden.file.is_compiled for hidden in maker.files):
             # Perhaps a number was too large for its type.
-            yield maker.make("copies", copy_carefully), maker.make("copies", copy_carefully)
+            yield copy(has_small_types=True)
     first, second = _split(maker.files, random)
+
+    def change(half: dict[str, list[HiddenTest]], hidden: _HiddenFile) -> NewFile:
+        return change_in_place(hidden.file, half[hidden.path], random, texts)
+
     in_place = (
-        maker.make(
-            "in_place", lambda hidden: change_in_place(hidden.file, first[hidden.path], random)
-        ),
-        maker.make(
-            "in_place", lambda hidden: change_in_place(hidden.file, second[hidden.path], random)
-        ),
+        maker.make("in_place", partial(change, first)),
+        maker.make("in_place", partial(change, second)),
     )
     if any(suite.decoys for suite in in_place):
         yield in_place
     if any(hidden.file.new_test for hidden in maker.files):
         added = maker.make("added", lambda hidden: add_failing_test(hidden.file, random))
         yield added, added
+
+
+def _texts_known_to_agents(feature: Feature, store: TreeStore) -> Texts:
+    """Return the words of the descriptions of features, and of the files that a feature changes."""
+    from cooperbench.eval.canaries.vocabulary import Texts, words_in
+
+    descriptions: set[bytes] = set()
+    for other in feature.task.features:
+        if other.description.is_file():
+            descriptions |= words_in(other.description.read_bytes())
+    sources: set[bytes] = set()
+    golden = store.apply(feature.patch.read_bytes()).tree
+    if golden:
+        for change in store.changes(golden).values():
+            sources |= words_in(store.content(change.before) or b"")
+    return Texts(frozenset(descriptions), frozenset(sources))
 
 
 def _split(

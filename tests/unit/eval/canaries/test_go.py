@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from cooperbench.eval.canaries.copies import MAX_DECOYS
 from tests.support.eval.confirmation_files import (
     checks_of,
     copies_of,
@@ -151,4 +152,4 @@ def test_neutral_checks_do_not_show_what_they_expect() -> None:
     texts = texts_by_name("a_test.go", new.content)
     assert sum("617" in text for text in texts.values()) == 1
     assert sum("83" in text for text in texts.values()) == 1
-    assert len(new.decoys) == 8
+    assert len(new.decoys) == 2 * MAX_DECOYS
