@@ -156,12 +156,25 @@ def test_live_output_of_a_noisy_library(tmp_path: Path) -> None:
         ("\r50 %\r100 %\r✔ a (0.5ms)\nℹ tests 1", "a"),
         ("50 %test m::a ... ok\n", "m::a"),
         ("test m::a ... 50 %ok\n", "m::a"),
+        ("50 %  ✓ a.test.js > g > a\n", "a.test.js > g > a"),
+        # pytest with -s: the short summary decides.
+        ("a.py::test_a ERROR\n50 %PASSED\nPASSED a.py::test_a\n", "a.py::test_a"),
+        ("a.py::test_atick PASSED\nPASSED a.py::test_a\n", "a.py::test_a"),
     ],
 )
 def test_other_frameworks_between_other_output(output: str, test: str) -> None:
     if "ℹ" in output:
         output += "\nℹ pass 1\nℹ fail 0\nℹ cancelled 0\nℹ skipped 0\nℹ todo 0\nℹ duration_ms 4.2\n"
     assert read_outcomes(output) == {test: "passed"}
+
+
+def test_the_short_summary_of_pytest_hides_no_failure() -> None:
+    verbose = "a.py::test_a PASSED\na.py::test_b FAILED\n"
+    assert read_outcomes(verbose) == {"a.py::test_a": "passed", "a.py::test_b": "failed"}
+    for summary in ("FAILED a.py::test_b\n", "PASSED a.py::test_b\nFAILED a.py::test_b\n"):
+        outcomes = read_outcomes(f"{verbose}PASSED a.py::test_a\n{summary}")
+        assert outcomes == {"a.py::test_a": "passed", "a.py::test_b": "failed"}
+    assert read_outcomes(f"{verbose}PASSED a.py::test_a\n")["a.py::test_b"] == "failed"
 
 
 def test_counts_decide_if_a_name_cannot_be_read() -> None:
@@ -233,6 +246,6 @@ def test_a_confirmation_needs_everything_else(output: str) -> None:
 
 def test_much_output_takes_linear_time() -> None:
     for line in ("test (a.b", " (a.a.a.a", "x (a.b) ... ", "x (a.b)\n", "Ran 3 tests in 0.1s\n"):
-        text = "\n" + line * (400_000 // len(line)) + "\n"
+        text = "\n" + line * (100_000 // len(line)) + "\n"
         list(unittest_parser.PARSER.parse_counts(text))
         list(unittest_parser.PARSER.parse_outcomes(text))

@@ -71,11 +71,28 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 def parse_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
-    """Yield `file.py::Class::test[parameters]` and outcome, and the names of broken files."""
+    """Yield `file.py::Class::test[parameters]` and outcome, and the names of broken files.
+
+    With `-s`, tests print into their lines of `-v`. So the short summary at the end decides about
+    the tests that it names, and if it names those that passed, no others did.
+    """
+    verbose: list[tuple[str, Outcome]] = []
+    summary: list[tuple[str, Outcome]] = []
     for match in _TEST.finditer(text):
-        test_id = match["verbose_id"] or match["summary_id"] or match["file"]
         status = match["verbose_status"] or match["summary_status"]
-        yield test_id, _OUTCOMES.get(status, "failed")
+        outcome = _OUTCOMES.get(status, "failed")
+        if match["verbose_status"]:
+            verbose.append((match["verbose_id"], outcome))
+        else:
+            test = match["verbose_id"] or match["summary_id"] or match["file"]
+            summary.append((test, outcome))
+    yield from summary
+    in_summary = {test for test, _ in summary}
+    summary_has_passed_tests = any(outcome == "passed" for _, outcome in summary)
+    for test, outcome in verbose:
+        is_known = summary_has_passed_tests and outcome == "passed"
+        if test not in in_summary and not is_known:
+            yield test, outcome
 
 
 PARSER = LogParser(

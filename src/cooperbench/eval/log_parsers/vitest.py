@@ -36,7 +36,7 @@ _SUMMARY = compile_lines(
 _TEST = compile_lines(
     rf"""
     # A test. Something that code printed without a newline may stand before it.
-    (?: [^\n]*? \S )? [ ] (?P<mark> [✓×↓□] ) [ ]
+    (?: [^\n]*? \S [ ]* )? [ ] (?P<mark> [✓×↓□] ) [ ]
     (?P<test> [^\s>] [^\n>]{{0,{MAX_NAME_LENGTH - 1}}} [ ]>[ ] [^\n]+? )
     (?: [ ] [0-9]+ ms )?
     (?: [ ]\( (?: retry | repeat ) [ ]x [0-9]+ \) ){{0,2}}
