@@ -16,7 +16,7 @@ import msgspec
 from cooperbench.cli import arguments
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
-from cooperbench.export.submission import verify_submission
+from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.report import LEVELS, loading, pair_table
 from cooperbench.report.analysis import analyse
@@ -26,9 +26,11 @@ from cooperbench.report.compare import (
     compare_sides,
     sides_to_compare,
 )
+from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.coordination import coordination_tables, measure_run
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.llm_judge import judge_run
+from cooperbench.report.mismatch import mismatch_lines
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
 from cooperbench.report.pairs import VERDICTS
@@ -201,6 +203,7 @@ def _print_comparisons(
     problems: list[str] = []
     for run in runs.values():
         problems += [f"{run.name}: {line}" for line in run.problems]
+    mismatches = all_mismatches(list(runs.values()))
     if args.json:
         left_out = {name: run.unsound_left_out for name, run in runs.items()}
         arguments.print_json(
@@ -210,12 +213,13 @@ def _print_comparisons(
                 "max_drop": args.max_drop,
                 "dropped": bool(_dropped(comparisons, args.max_drop)),
                 "problems": problems,
+                "mismatches": [asdict(mismatch) for mismatch in mismatches],
                 "unsound_left_out": left_out if args.sound_only else None,
             }
         )
         return
     for comparison in comparisons:
-        print_tables(comparison_tables(comparison, problems))
+        print_tables(comparison_tables(comparison, problems, mismatches))
     if args.sound_only:
         notes = loading.left_out_lines(list(runs.values()))
         print_tables([Table("Only sound pairs", notes=notes)])
@@ -263,6 +267,8 @@ def export(args: argparse.Namespace) -> int:
     for line in exported.left_out:
         arguments.print_note(f"left out: {line}")
     _warn_about_missing_verdicts(run)
+    for line in mismatch_lines(run.mismatches):
+        arguments.print_note(f"mismatch: {line}")
     pairs = plural(len(run.pairs) - len(exported.left_out), "pair")
     if FORMATS[args.format].content:
         arguments.print_line(f"wrote {pairs} to {exported.files[0]}")
@@ -285,6 +291,8 @@ def _verify(path: Path, logs_dir: Path, run: loading.Run | None) -> int:
     verified = verify_submission(path, logs_dir, run)
     for line in verified.mismatches:
         arguments.print_line(line)
+    for line in verified.unchecked:
+        arguments.print_line(f"not checked: {line}")
     if verified.mismatches:
         count = plural(len(verified.mismatches), "mismatch", "mismatches")
         arguments.print_note(f"cooperbench: {path} is not valid: {count}")

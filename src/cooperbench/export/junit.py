@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
+from cooperbench.models import Setting
 from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.report.loading import Run
+from cooperbench.report.mismatch import mismatch_kinds, mismatch_lines, unchecked_lines
 from cooperbench.report.pairs import LOSSES, STATES, PairData
 
 _MAX_OUTPUT_CHARACTERS = 4_000
@@ -26,12 +28,24 @@ def junit_bytes(run: Run) -> bytes:
     root = ET.Element("testsuites", name=xml_text(run.name))
     for setting in run.settings:
         suite = ET.SubElement(root, "testsuite", name=xml_text(f"{run.name}.{setting}"))
+        _add_mismatches(suite, run, setting)
         suite.extend(_test_case(run, pair) for pair in run.of(setting))
         _set_counts(suite, ("tests", "failures", "errors", "skipped"))
     _set_counts(root, ("tests", "failures", "errors"))
     ET.indent(root)
     content: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return content + b"\n"
+
+
+def _add_mismatches(suite: ET.Element, run: Run, setting: Setting) -> None:
+    """Add what does not fit together in the run as properties of the suite."""
+    mismatches = [mismatch for mismatch in run.mismatches if mismatch.setting in (None, setting)]
+    properties = [("mismatch", line) for line in mismatch_lines(mismatches)]
+    properties += [("not checked", line) for line in unchecked_lines(mismatches)]
+    if properties:
+        element = ET.SubElement(suite, "properties")
+        for name, line in properties:
+            ET.SubElement(element, "property", name=name, value=xml_text(line))
 
 
 def _set_counts(element: ET.Element, names: Sequence[str]) -> None:
@@ -61,6 +75,7 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
         failure.text = xml_text("\n".join(_failure_lines(pair)))
     remarks = [f"suspicious: {text}" for text in pair.suspicious_texts]
     remarks += [f"review note: {text}" for text in pair.review_note_texts]
+    remarks += [f"mismatch: {kind}" for kind in mismatch_kinds(run.mismatches, run.name, pair)]
     if pair.unsound:
         remarks.insert(0, f"unsound: {pair.unsound_text}")
     if remarks:

@@ -1,28 +1,29 @@
-"""The leaderboard submission of a run: its verdicts, and checksums of everything they rest on.
+"""The leaderboard submission of a run: its verdicts, options, and checksums of what they rest on.
 
 A submission is one JSON object in canonical form, with its own checksum and those of each
 result.json, eval.json and patch. The same logs always give the same bytes. It can be verified
-against itself and, where the logs are present, against a new submission made from them. It cannot
-show that the logs themselves are honest: for that, the pairs must be evaluated again.
+(`verification`) against itself and, where the logs are present, against a new submission made from
+them. It cannot show that the logs themselves are honest: for that, the pairs must be evaluated
+again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
 from cooperbench import records
-from cooperbench.errors import UserError
 from cooperbench.records import JsonObject
-from cooperbench.report.loading import Run, load_run
+from cooperbench.records.history import read_history
+from cooperbench.records.result import RunConditions
+from cooperbench.report.loading import Run
+from cooperbench.report.mismatch import mismatch_kinds, mismatch_texts, unchecked_texts
 from cooperbench.report.pairs import EVALUATED, STATES, VERDICTS, AgentData, PairData
-from cooperbench.storage import read_bytes
+from cooperbench.storage import ExperimentPaths, read_bytes
 
 _CONFIGURATION = (
     *("agent", "model_name", "agent_config_sha256", "backend", "git_enabled", "messaging_enabled"),
@@ -34,7 +35,10 @@ _REQUEST = (
     "seed",
 )
 """Options of a call that say which pairs to run."""
-_MAX_SHOWN_CHARACTERS = 100
+_OPTIONS = ("eval_network", "prompts_sha256", "replay_from")
+"""More fields of config.json that a submission repeats."""
+_CALL_OPTIONS = ("version", "canary", "test_timeout_seconds", "sound_only", "force", "reruns")
+"""Options of a call that verdicts depend on, and how many results it replaced."""
 
 
 class DatasetName(msgspec.Struct, kw_only=True, frozen=True):
@@ -72,7 +76,30 @@ class BothSources(msgspec.Struct, kw_only=True, frozen=True):
     evaluation: str | None
 
 
-class SubmittedPair(msgspec.Struct, kw_only=True, frozen=True):
+class PairOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How one pair was run and evaluated; None for what its files do not say."""
+
+    attempts: int
+    earlier_attempts: list[str] | None
+    """How each of them ended."""
+    dataset_sha256: BothSources
+    backend: str | None
+    conditions: RunConditions | None
+    """Options that the agents worked under."""
+    team_features: dict[str, bool] | None
+    eval_network: str | None
+    test_timeout_seconds: int | None
+    canary: bool | None
+    """Whether successes were to be confirmed."""
+    unconfirmed: int | None
+    """Number of successes that no confirmation run supports."""
+    key: str | None
+    """Checksum of everything that the verdict depends on."""
+    mismatches: list[str]
+    """Kinds of the mismatches that affect the pair."""
+
+
+class SubmittedPair(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The verdict on one pair."""
 
     setting: str
@@ -94,6 +121,8 @@ class SubmittedPair(msgspec.Struct, kw_only=True, frozen=True):
     image_digests: BothSources
     versions: BothSources
     files: dict[str, SubmittedFile]
+    options: PairOptions | None = None
+    """None in older files."""
 
     @property
     def name(self) -> str:
@@ -129,16 +158,46 @@ class Totals(msgspec.Struct, kw_only=True, frozen=True):
     """Whether every requested pair has a verdict."""
 
 
+class SubmittedHistory(msgspec.Struct, kw_only=True, frozen=True):
+    """The last result or verdict in history.jsonl; its line depends on all lines before."""
+
+    entries: int
+    """Number of results and verdicts."""
+    sha256: str
+
+
+class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How the run was made."""
+
+    eval_network: str | None
+    prompts_sha256: str | None
+    replay_from: str | None
+    calls: list[JsonObject]
+    """Options of the calls, each combination once."""
+    requested: int | None
+    """Number of pairs that calls asked for; None if an older version did not record them."""
+    requested_sha256: str | None
+    """Checksum of these pairs and of their files in the dataset."""
+    history: SubmittedHistory | None
+    mismatches: list[str]
+    """What does not fit together in the logs."""
+    unchecked: list[str]
+    """What cannot be checked."""
+
+
 class Submission(records.Record, kw_only=True, frozen=True):
     """A whole submission."""
 
     SCHEMA: ClassVar[str] = "cooperbench.submission/1"
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("options",))
 
     run: str
     dataset: DatasetName
     configuration: JsonObject
     asked_for: list[JsonObject]
     """Which pairs the calls requested, each request once."""
+    options: RunOptions | None = None
+    """None in older files."""
     versions: list[str]
     totals: dict[str, SettingTotals]
     complete: bool
@@ -153,7 +212,7 @@ def submission_bytes(run: Run) -> bytes:
 
 def submission_of(run: Run) -> Submission:
     """Return the submission of a run: the same files give the same submission."""
-    pairs = [_submitted_pair(pair) for pair in run.pairs]
+    pairs = [_submitted_pair(run, pair) for pair in run.pairs]
     dataset, revision = run.dataset
     totals = summed_up(pairs)
     submission = Submission(
@@ -161,6 +220,7 @@ def submission_of(run: Run) -> Submission:
         dataset=DatasetName(name=dataset, revision=revision),
         configuration=_configuration(run),
         asked_for=_requests(run),
+        options=_run_options(run),
         versions=totals.versions,
         totals=totals.totals,
         complete=totals.complete,
@@ -178,18 +238,80 @@ def _configuration(run: Run) -> JsonObject:
 
 def _requests(run: Run) -> list[JsonObject]:
     """Return which pairs each call was about. Repeating the same command changes nothing."""
-    requests: list[JsonObject] = []
-    if run.config is None:
-        return requests
-    for call in run.config.invocations:
+    return _options_of_calls(run, _REQUEST)
+
+
+def _options_of_calls(run: Run, names: Sequence[str]) -> list[JsonObject]:
+    """Return some options of every call, each combination once."""
+    combinations: list[JsonObject] = []
+    for call in run.config.invocations if run.config else ():
         options = msgspec.structs.asdict(call)
-        request = {name: options[name] for name in _REQUEST}
-        if request not in requests:
-            requests.append(request)
-    return requests
+        combination = {name: options[name] for name in names}
+        if combination not in combinations:
+            combinations.append(combination)
+    return combinations
 
 
-def _submitted_pair(pair: PairData) -> SubmittedPair:
+def _run_options(run: Run) -> RunOptions:
+    identity = run.config.identity if run.config else {}
+    requested = run.config.requested if run.config else None
+    return RunOptions(
+        **{name: identity.get(name) for name in _OPTIONS},
+        calls=_options_of_calls(run, _CALL_OPTIONS),
+        requested=None if requested is None else len(requested),
+        requested_sha256=(
+            None if requested is None else hashlib.sha256(canonical(requested)).hexdigest()
+        ),
+        history=_last_of_history(run),
+        mismatches=mismatch_texts(run.mismatches),
+        unchecked=unchecked_texts(run.mismatches),
+    )
+
+
+def _last_of_history(run: Run) -> SubmittedHistory | None:
+    """Return the last result or verdict. Calls that change nothing do not count."""
+    checksums = history_checksums(run)
+    if not checksums:
+        return None
+    return SubmittedHistory(entries=len(checksums), sha256=checksums[-1])
+
+
+def history_checksums(run: Run) -> list[str]:
+    """Return the checksum of each line of history.jsonl that is a result or a verdict."""
+    history = read_history(ExperimentPaths(run.root.parent, run.root.name))
+    if history is None:
+        return []
+    return [
+        checksum
+        for entry, checksum in zip(history.entries, history.checksums, strict=True)
+        if entry.event in ("result", "evaluation")
+    ]
+
+
+def _pair_options(run: Run, pair: PairData) -> PairOptions:
+    result, evaluation = pair.result, pair.evaluation
+    verdict = evaluation if pair.verdicts else None
+    attempts = result.earlier_attempts if result else None
+    return PairOptions(
+        attempts=pair.attempts,
+        earlier_attempts=None if attempts is None else [attempt.status for attempt in attempts],
+        dataset_sha256=BothSources(
+            run=result.dataset_sha256 if result else None,
+            evaluation=evaluation.dataset_sha256 if evaluation else None,
+        ),
+        backend=(result.backend or None) if result else None,
+        conditions=result.conditions if result else None,
+        team_features=result.team_features if result else None,
+        eval_network=(verdict.eval_network or None) if verdict else None,
+        test_timeout_seconds=verdict.test_timeout_seconds if verdict else None,
+        canary=verdict.canary not in (None, "off") if verdict else None,
+        unconfirmed=len(verdict.unconfirmed_successes) if verdict else None,
+        key=(verdict.key or None) if verdict else None,
+        mismatches=mismatch_kinds(run.mismatches, run.name, pair),
+    )
+
+
+def _submitted_pair(run: Run, pair: PairData) -> SubmittedPair:
     result = pair.result
     has_verdict = bool(pair.verdicts)
     return SubmittedPair(
@@ -212,6 +334,7 @@ def _submitted_pair(pair: PairData) -> SubmittedPair:
         image_digests=_image_digests(pair),
         versions=_versions(pair),
         files=_file_checksums(pair),
+        options=_pair_options(run, pair),
     )
 
 
@@ -292,86 +415,3 @@ def _count_pair(pair: SubmittedPair, totals: SettingTotals) -> None:
         if verdict is not None:
             counts[0] += int(verdict)
             counts[1] += 1
-
-
-class Verified(NamedTuple):
-    """The outcome of a verification."""
-
-    mismatches: list[str]
-    """One line for each; empty if the submission is valid."""
-    pairs: int
-    run: Run | None
-    """The run that it was compared with; None if its logs are not here."""
-
-
-def verify_submission(path: Path, logs_dir: Path, run: Run | None = None) -> Verified:
-    """Verify a submission against itself and against its run.
-
-    The run is `run`, or the one of the submission's name in the logs folder, if there is one.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        content = json.loads(data)
-        is_submission = isinstance(content, dict) and content.get("schema") == Submission.SCHEMA
-        if not is_submission:
-            return Verified([f"not a JSON object with the schema {Submission.SCHEMA}"], 0, None)
-        submission = records.from_object(content, Submission)
-        mismatches = list(_inconsistencies(submission, content, data))
-    except (ValueError, RecursionError):
-        return Verified(["not complete JSON"], 0, None)
-    if run is None and submission.run:
-        with suppress(UserError):
-            run = load_run(logs_dir, submission.run)
-    if run is not None:
-        mismatches += _differences("", _comparable(submission), _comparable(submission_of(run)))
-    return Verified(mismatches, len(submission.pairs), run)
-
-
-def _inconsistencies(submission: Submission, content: JsonObject, data: bytes) -> Iterator[str]:
-    """Yield what is wrong with a submission in itself."""
-    understood = records.to_object(submission)
-    if canonical(understood) != canonical(content):
-        yield "it has fields that a submission does not have, or values of the wrong type"
-    if submission.checksum != checksum_of(submission):
-        yield f"its checksum is {_shorten(submission.checksum)}, not that of its content"
-    if canonical(content) + b"\n" != data:
-        yield "it is not in canonical form: not the bytes that were written"
-    names = {pair.name for pair in submission.pairs}
-    if len(names) != len(submission.pairs):
-        yield "pairs lists a pair more than once"
-    for pair in submission.pairs:
-        if not pair.is_consistent:
-            yield f"{pair.name}: its verdicts do not match the state {_shorten(pair.state)}"
-    for name, value in msgspec.to_builtins(summed_up(submission.pairs)).items():
-        if canonical(understood[name]) != canonical(value):
-            yield f"{name} is {_shorten(understood[name])}, which does not follow from its pairs"
-
-
-def _comparable(submission: Submission) -> JsonObject:
-    """Return a submission with its pairs by name. The run may have another name elsewhere."""
-    content = records.to_object(submission)
-    names = [pair.name for pair in submission.pairs]
-    pairs = dict(zip(names, content["pairs"], strict=True))
-    return content | {"pairs": pairs, "run": None, "checksum": None}
-
-
-def _differences(name: str, submitted: object, from_logs: object) -> Iterator[str]:
-    """Yield a line for each value that differs."""
-    if isinstance(submitted, dict) and isinstance(from_logs, dict):
-        for key in sorted({*submitted, *from_logs}):
-            path = f"{name}.{key}" if name else key
-            yield from _differences(path, submitted.get(key), from_logs.get(key))
-    elif canonical(submitted) != canonical(from_logs):
-        yield (
-            f"{name} is {_shorten(submitted)} in the submission, {_shorten(from_logs)} in the logs"
-        )
-
-
-def _shorten(value: object) -> str:
-    text = json.dumps(value)
-    if len(text) <= _MAX_SHOWN_CHARACTERS:
-        return text
-    return f"{text[:_MAX_SHOWN_CHARACTERS]}…"

@@ -17,8 +17,10 @@ from cooperbench.records import JsonObject
 from cooperbench.records.usage import total_usage
 from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
+from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
 from cooperbench.report.loading import Run, Side, sides_of
+from cooperbench.report.mismatch import Mismatch, affected_numbers
 from cooperbench.report.pairs import (
     ENDED,
     EVALUATED,
@@ -69,6 +71,8 @@ class RateRow:
     states: Mapping[State, int]
     rates: Mapping[str, Estimate]
     """Rates over the pairs with a verdict, by the verdicts that apply to the setting."""
+    affected: tuple[str, ...]
+    """The verdicts whose rates a mismatch affects, and `cost`."""
     unsound: int
     sound_rates: Mapping[str, Estimate]
     """Rates without unsound pairs; empty if there are none."""
@@ -78,6 +82,10 @@ class RateRow:
     """Number of pairs with a failed confirmation."""
     review_notes: int
     """Number of pairs with a line that a person may want to read."""
+    attempted_again: int
+    """Number of pairs with more than one attempt."""
+    earlier_attempts: Mapping[str, int]
+    """Number of earlier attempts by how they ended."""
     cost: float
     unpriced_calls: int
     """Number of calls to models without a known price. The cost does not include them."""
@@ -161,6 +169,8 @@ class Analysis:
     cross_play: CrossPlay
     agent_curves: tuple[AgentCurve, ...]
     team: tuple[TeamRow, ...]
+    mismatches: tuple[Mismatch, ...]
+    """What does not fit together in the runs or between them, and what cannot be checked."""
 
     @property
     def problems(self) -> list[str]:
@@ -216,6 +226,7 @@ def analyse(
         cross_play=cross_play(runs, method),
         agent_curves=tuple(curve for curve in curves if curve is not None),
         team=tuple(row for row in team_rows if row is not None),
+        mismatches=tuple(all_mismatches(runs)),
     )
 
 
@@ -231,6 +242,7 @@ def rate_rows(
 ) -> list[RateRow]:
     """Return a row for each setting of each run, followed by its repositories or tasks."""
     rows = []
+    mismatches = all_mismatches(runs)
     for side in sides_of(runs):
         pairs = list(side.pairs.values())
         groups: dict[_Part, list[PairData]] = {_Part(): pairs}
@@ -238,7 +250,9 @@ def rate_rows(
             for pair in pairs:
                 task_id = pair.key.task_id if level == "task" else None
                 groups.setdefault(_Part(pair.key.repo, task_id), []).append(pair)
-        rows += [_rate_row(side, part, group, method) for part, group in groups.items()]
+        for part, group in groups.items():
+            affected = affected_numbers(mismatches, side.run.name, group)
+            rows.append(replace(_rate_row(side, part, group, method), affected=affected))
     return rows
 
 
@@ -247,8 +261,11 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
     evaluated = [pair for pair in pairs if pair.state in EVALUATED]
     sound = [pair for pair in pairs if not pair.unsound]
     agents: list[AgentData] = []
+    earlier_attempts: Counter[str] = Counter()
     for pair in pairs:
         agents += pair.agents
+        attempts = pair.result.earlier_attempts if pair.result else None
+        earlier_attempts.update(attempt.status for attempt in attempts or ())
     usage = total_usage(agent.record for agent in agents)
     has_unsound = len(sound) < len(pairs)
     return RateRow(
@@ -260,11 +277,14 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         judged=len(evaluated),
         states={state: states[state] for state in STATES},
         rates=_rates(side.setting, pairs, method),
+        affected=(),
         unsound=len(pairs) - len(sound),
         sound_rates=_rates(side.setting, sound, method) if has_unsound else {},
         order_conflicts=len([pair for pair in pairs if _merges_in_another_order(pair)]),
         suspicious=len([pair for pair in pairs if pair.suspicious]),
         review_notes=len([pair for pair in pairs if pair.review_notes]),
+        attempted_again=len([pair for pair in pairs if pair.attempts > 1]),
+        earlier_attempts=dict(sorted(earlier_attempts.items())),
         cost=sum(pair.cost for pair in pairs),
         unpriced_calls=usage.unpriced_calls,
         steps=sum(agent.steps for agent in agents),

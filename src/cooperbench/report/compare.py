@@ -18,7 +18,9 @@ from cooperbench.errors import UserError
 from cooperbench.models import Setting
 from cooperbench.records.study import StudyRecord
 from cooperbench.report import Method, statistics
+from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.loading import Run, Side, sides_of
+from cooperbench.report.mismatch import affected_numbers
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
 from cooperbench.report.statistics import Estimate, Observation
 from cooperbench.text import names_for_error
@@ -66,6 +68,8 @@ class Comparison:
     """McNemar's exact test of `gained` and `lost`; it assumes that pairs are independent."""
     unpaired: tuple[Unpaired, ...]
     unsound: tuple[PairKey, ...]
+    affected: tuple[str, ...]
+    """The sides whose rate a mismatch affects."""
     coordination_deficit: Estimate | None = None
     """Solo minus coop or team; None unless exactly one side is solo."""
     retention: Estimate | None = None
@@ -111,8 +115,20 @@ def compare_sides(
         mcnemar_p=statistics.mcnemar_exact(len(gained), len(lost)),
         unpaired=tuple(matched.unpaired),
         unsound=tuple(_unsound_keys(first, second, [key for key, _ in changes])),
+        affected=_affected_sides(first, second, verdict),
         coordination_deficit=deficit,
         retention=retention,
+    )
+
+
+def _affected_sides(first: Side, second: Side, verdict: str) -> tuple[str, ...]:
+    """Return the labels of the sides whose rate a mismatch affects."""
+    runs = [first.run] if first.run is second.run else [first.run, second.run]
+    mismatches = all_mismatches(runs)
+    return tuple(
+        side.label
+        for side in (first, second)
+        if verdict in affected_numbers(mismatches, side.run.name, side.pairs.values())
     )
 
 

@@ -20,6 +20,9 @@ from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult
 from cooperbench.records.study import StudyRecord
 from cooperbench.records.summary import SettingSummary, Summary
+from cooperbench.report.consistency import find_mismatches
+from cooperbench.report.history_check import parse_pair_folder
+from cooperbench.report.mismatch import Mismatch
 from cooperbench.report.pairs import PairData, PairKey
 from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.text import names_for_error, plural
@@ -45,6 +48,8 @@ class Run:
     """One line for everything that could not be read, also in the files of pairs."""
     unsound_left_out: int | None = None
     """Number of pairs that `sound_only` left out; None if it was not used."""
+    mismatches: tuple[Mismatch, ...] = ()
+    """What does not fit together in the whole run, and what cannot be checked."""
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -115,12 +120,15 @@ def load_run(logs_dir: Path, name: str) -> Run:
     pairs: list[PairData] = []
     for setting in SETTINGS:
         part = summary.settings.get(setting) if summary else None
-        pairs += read_pairs(paths, setting, _expected_pairs(part) if part else ())
+        expected = _expected_pairs(part) if part else set()
+        expected |= _requested_pairs(config, setting)
+        pairs += read_pairs(paths, setting, expected)
     if not pairs:
         problems.append("there are no pairs in it")
     for pair in pairs:
         problems += [f"{pair.setting} {pair.label}: {line}" for line in pair.problems]
-    return Run(name, paths.root, config, tuple(pairs), tuple(problems))
+    run = Run(name, paths.root, config, tuple(pairs), tuple(problems))
+    return replace(run, mismatches=tuple(find_mismatches(run)))
 
 
 def run_names(logs_dir: Path) -> list[str]:
@@ -259,6 +267,13 @@ def _expected_pairs(summary: SettingSummary) -> set[PairKey]:
         if is_folder_name and pair.task_id is not None and pair.features:
             keys.add(PairKey(pair.repo, pair.task_id, tuple(pair.features)))
     return keys
+
+
+def _requested_pairs(config: RunRecord | None, setting: Setting) -> set[PairKey]:
+    """Return the pairs that any call asked for. Those that were deleted have no folder."""
+    requested = (config.requested if config else None) or {}
+    folders = [parse_pair_folder(name) for name in requested]
+    return {folder.key for folder in folders if folder and folder.setting == setting}
 
 
 def _read_pair(paths: PairPaths, setting: Setting, key: PairKey) -> PairData:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from cooperbench.errors import UserError
 from cooperbench.models import MAX_AGENTS
+from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.loading import Run
+from cooperbench.report.mismatch import mismatch_kinds
 from cooperbench.report.pairs import VERDICTS, AgentData, PairData
 
 Value = str | int | float | bool | None
@@ -49,6 +51,7 @@ _LAST_COLUMNS: dict[str, type] = {
     "network": str,
     "suspicious": int,
     "attempts": int,
+    "mismatches": str,
 }
 
 
@@ -72,8 +75,11 @@ def pair_rows(runs: Sequence[Run]) -> list[Row]:
             largest_group = max(largest_group, len(pair.agents))
     empty: Row = dict.fromkeys(columns(largest_group))
     rows: list[Row] = []
+    mismatches = all_mismatches(runs)
     for run in runs:
-        rows += [empty | _pair_row(run, pair) for pair in run.pairs]
+        for pair in run.pairs:
+            kinds = mismatch_kinds(mismatches, run.name, pair)
+            rows.append(empty | _pair_row(run, pair) | {"mismatches": ",".join(kinds) or None})
     return rows
 
 

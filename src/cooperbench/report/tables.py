@@ -32,6 +32,13 @@ from cooperbench.report.formatting import (
 )
 from cooperbench.report.llm_judge import JudgeReport
 from cooperbench.report.loading import left_out_lines
+from cooperbench.report.mismatch import (
+    MARK,
+    MARK_NOTE,
+    Mismatch,
+    mismatch_lines,
+    unchecked_lines,
+)
 from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
 from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.text import dollars_text, duration_text, plural
@@ -65,29 +72,44 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     if no_reference := _pairs_without_reference(analysis):
         sentence = STATES["no_reference"].sentence
         yield Table("No reference", notes=[sentence, "", *first_lines(no_reference)])
+    yield from mismatch_tables(analysis.mismatches)
     if analysis.problems:
         yield Table("Could not be read", notes=first_lines(analysis.problems))
+
+
+def mismatch_tables(mismatches: Sequence[Mismatch]) -> Iterator[Table]:
+    """Yield what does not fit together, and what cannot be checked, a line each."""
+    lines = mismatch_lines(mismatches)
+    if lines:
+        yield Table(f"Mismatches ({len(lines):,}): numbers marked {MARK} rest on them", notes=lines)
+    if unchecked := unchecked_lines(mismatches):
+        yield Table("Not checked", notes=unchecked)
 
 
 def _rates_table(analysis: Analysis) -> Table:
     verdicts = [name for name in VERDICTS if any(name in row.rates for row in analysis.rates)]
     marks = _footnote_marks(analysis.rates)
 
-    def cells(rates: Mapping[str, Estimate]) -> list[Cell]:
+    def cells(rates: Mapping[str, Estimate], affected: Sequence[str]) -> list[Cell]:
         texts: list[Cell] = []
         for verdict in verdicts:
             rate = rates.get(verdict)
-            texts.append(None if rate is None else rate_text(rate) + marks.get(rate.note, ""))
+            mark = MARK if verdict in affected else ""
+            texts.append(
+                None if rate is None else rate_text(rate) + marks.get(rate.note, "") + mark
+            )
         overall = rates["overall"]
         return [overall.n, overall.clusters, *texts, decimal_text(overall.design_effect, 1)]
 
     rows: Rows = []
     for row in analysis.rates:
-        rows.append([_row_title(row), *cells(row.rates)])
+        rows.append([_row_title(row), *cells(row.rates, row.affected)])
         if row.unsound:
             indent = "  " if row.repo is None else "    "
-            rows.append([f"{indent}without unsound", *cells(row.sound_rates)])
+            rows.append([f"{indent}without unsound", *cells(row.sound_rates, row.affected)])
     notes = [f"{mark} {note}" for note, mark in marks.items()]
+    if any(row.affected for row in analysis.rates):
+        notes.append(MARK_NOTE)
     interval = _INTERVALS[analysis.interval]
     notes += [f"{interval}; n: evaluated pairs; deff: design effect of overall", ""]
     for row in analysis.rates:
@@ -147,6 +169,11 @@ def _state_lines(row: RateRow) -> Iterator[str]:
     if row.review_notes:
         pairs = plural(row.review_notes, "pair")
         yield f"{pairs} with review notes: lines that reach for the test process (eval.json, page)"
+    if row.attempted_again:
+        pairs = plural(row.attempted_again, "pair")
+        ends = [f"{count:,} {status}" for status, count in row.earlier_attempts.items()]
+        earlier = ", ".join(ends) or "not recorded"
+        yield f"{pairs} with more than one attempt; earlier ones: {earlier}"
 
 
 def _pairs_without_reference(analysis: Analysis) -> list[str]:
@@ -165,7 +192,7 @@ def _costs_table(rows: Sequence[RateRow]) -> Table:
         cells.append(
             [
                 row.name,
-                dollars_text(row.cost),
+                dollars_text(row.cost) + (MARK if "cost" in row.affected else ""),
                 cost_per_pair,
                 row.tokens,
                 row.steps,
@@ -191,8 +218,8 @@ def _deficits_table(analysis: Analysis) -> Table:
         assert retention is not None
         rows.append(
             [
-                comparison.first,
-                comparison.second,
+                _marked_label(comparison.first, comparison),
+                _marked_label(comparison.second, comparison),
                 comparison.n,
                 comparison.first_rate,
                 comparison.second_rate,
@@ -216,6 +243,10 @@ def _deficits_table(analysis: Analysis) -> Table:
     ]
     headings = ("solo", "coop", "n", "solo rate", "coop rate", "deficit", "retention", "McNemar")
     return Table("Coordination deficit", headings, rows, notes)
+
+
+def _marked_label(side: str, comparison: Comparison) -> str:
+    return side + (MARK if side in comparison.affected else "")
 
 
 def _teams_table(team_rows: Sequence[TeamRow]) -> Table:
@@ -324,7 +355,9 @@ def _cross_play_table(cross_play: CrossPlay) -> Table:
     return Table("Who works with whom", ("agent1 ∖ agent2", *names), rows, notes)
 
 
-def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> Iterator[Table]:
+def comparison_tables(
+    comparison: Comparison, problems: Sequence[str] = (), mismatches: Sequence[Mismatch] = ()
+) -> Iterator[Table]:
     """Yield the tables of `cooperbench compare`."""
     first, second = comparison.first, comparison.second
     yield _compared_rates_table(comparison)
@@ -342,6 +375,7 @@ def comparison_tables(comparison: Comparison, problems: Sequence[str] = ()) -> I
         ]
         title = f"Not compared ({len(lines):,}): state in {first}, in {second}"
         yield Table(title, notes=first_lines(lines))
+    yield from mismatch_tables(mismatches)
     if problems:
         yield Table("Could not be read", notes=problems)
 
@@ -353,8 +387,10 @@ def _compared_rates_table(comparison: Comparison) -> Table:
         (comparison.second, comparison.second_rate),
     ):
         passed = round((rate.value or 0.0) * rate.n)
-        rows.append([name, rate, f"{passed:,}/{rate.n:,}"])
-    rows.append(["difference", points_text(comparison.difference), ""])
+        mark = MARK if name in comparison.affected else ""
+        rows.append([name, rate_text(rate) + mark, f"{passed:,}/{rate.n:,}{mark}"])
+    mark = MARK if comparison.affected else ""
+    rows.append(["difference", points_text(comparison.difference) + mark, ""])
     flips = f"{len(comparison.gained):,} gained, {len(comparison.lost):,} lost"
     p = p_text(comparison.mcnemar_p)
     notes = [
@@ -363,8 +399,8 @@ def _compared_rates_table(comparison: Comparison) -> Table:
     ]
     deficit, retention = comparison.coordination_deficit, comparison.retention
     if deficit is not None and retention is not None:
-        rows.append(["coordination deficit (solo − coop)", points_text(deficit), ""])
-        rows.append(["retention (coop ∕ solo)", retention, ""])
+        rows.append(["coordination deficit (solo − coop)", points_text(deficit) + mark, ""])
+        rows.append(["retention (coop ∕ solo)", rate_text(retention) + mark, ""])
         if retention.note:
             notes.append(f"retention: {retention.note}")
     if comparison.unsound:

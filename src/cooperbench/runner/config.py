@@ -25,9 +25,10 @@ from cooperbench.errors import UserError
 from cooperbench.models import Pair, agent_slots
 from cooperbench.records import JsonObject
 from cooperbench.records.config import Invocation, RunRecord
+from cooperbench.records.history import record_start
 from cooperbench.records.result import RunConditions, is_finished
 from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, RunOptions
-from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now
+from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now, write_bytes
 from cooperbench.text import plural, printable
 
 T = TypeVar("T")
@@ -269,12 +270,25 @@ class RunConfig(RunOptions):
         return msgspec.convert(self.identity(), RunConditions)
 
     def save(self, pairs: Sequence[Pair] = (), reruns: int = 0) -> int:
-        """Write config.json, with this call added to its invocations; return the number of calls.
+        """Write config.json with this call, and its start into the history.
 
         Args:
             pairs: The pairs that the call asks for.
             reruns: How many of them have a result and are run again.
+
+        Returns:
+            The number of calls so far, with this one.
         """
+        record = self._record_with_call(pairs, reruns)
+        content = records.encode(record)
+        call = len(record.invocations)
+        # The history first: every call in config.json is in it, also if this process is killed now.
+        record_start(self.paths, last_call=call - 1, call=call, config=content)
+        write_bytes(self.paths.config, content)
+        return call
+
+    def _record_with_call(self, pairs: Sequence[Pair], reruns: int) -> RunRecord:
+        """Return config.json with this call added to its invocations."""
         saved = self._saved_record()
         facts = {
             "time": utc_now(),
@@ -292,9 +306,7 @@ class RunConfig(RunOptions):
             folder = self.paths.folder_name(pair, self.setting)
             if not requested.get(folder):
                 requested[folder] = pair_content_sha256(pair)
-        record = msgspec.structs.replace(record, invocations=calls, requested=requested)
-        records.write(self.paths.config, record)
-        return len(calls)
+        return msgspec.structs.replace(record, invocations=calls, requested=requested)
 
     def _earlier_requests(self, saved: RunRecord | None) -> dict[str, str]:
         """Return the pairs that earlier calls asked for; of an older version, those on disk."""

@@ -15,7 +15,7 @@ from cooperbench.eval.evaluation_files import mark_unsound
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Pair, Setting
 from cooperbench.records.config import RunRecord
-from cooperbench.records.history import update_history
+from cooperbench.records.history import record_end, record_start
 from cooperbench.records.result import is_finished
 from cooperbench.records.summary import Summary
 from cooperbench.report.summary import save_summary, spent_on_disk
@@ -34,7 +34,7 @@ from cooperbench.runner.plan import (
     make_plan,
 )
 from cooperbench.sandbox.contract import ResourceUse
-from cooperbench.storage import ExperimentPaths
+from cooperbench.storage import ExperimentPaths, read_bytes
 
 
 def run_experiment(config: RunConfig, display: Display) -> Summary:
@@ -116,7 +116,9 @@ def run_plans(
 
 
 def _save_configurations(plans: Iterable[Plan]) -> dict[str, int]:
-    """Write config.json of runs; mark features in verdicts that have turned out to be unsound.
+    """Write config.json of runs, and the start of the call into their history.
+
+    An evaluation keeps config.json; it marks features in verdicts that have turned out unsound.
 
     Returns:
         The number of calls of `run` so far, by the names of the runs.
@@ -125,16 +127,24 @@ def _save_configurations(plans: Iterable[Plan]) -> dict[str, int]:
     calls: dict[str, int] = {}
     for plan in plans:
         config = plan.config
-        record = records.read(config.paths.config, RunRecord)
-        calls[config.run_name] = len(record.invocations) if record else 0
-        # What an earlier call has left, if it was killed.
-        update_history(config.paths, calls[config.run_name], is_end=False)
-        if not config.evaluate_only:
-            calls[config.run_name] = config.save(plan.pairs, _count_reruns(plan))
-            continue
-        for pair in plan.pairs:
-            mark_unsound(config.paths.pair(pair, config.setting), pair, store)
+        if config.evaluate_only:
+            for pair in plan.pairs:
+                mark_unsound(config.paths.pair(pair, config.setting), pair, store)
+        if config.run_name not in calls:
+            calls[config.run_name] = _begin_call(plan)
     return calls
+
+
+def _begin_call(plan: Plan) -> int:
+    """Record the start of a call; return the number of calls of `run` with it."""
+    config = plan.config
+    if not config.evaluate_only:
+        return config.save(plan.pairs, _count_reruns(plan))
+    content = read_bytes(config.paths.config) or b""
+    saved = records.read(config.paths.config, RunRecord)
+    call = len(saved.invocations) if saved else 0
+    record_start(config.paths, last_call=call, call=call, config=content)
+    return call
 
 
 def _count_reruns(plan: Plan) -> int:
@@ -186,7 +196,7 @@ def _write_summaries(
         pairs_by_run.setdefault(name, {})[plan.config.setting] = plan.pairs
     summaries: dict[str, Summary] = {}
     for name, pairs in pairs_by_run.items():
-        update_history(paths_by_run[name], calls[name], is_end=True)
+        record_end(paths_by_run[name], calls[name])
         use = None if summaries else resource_use
         summaries[name] = save_summary(paths_by_run[name], pairs, budget.record(), use)
     return summaries

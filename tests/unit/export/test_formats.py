@@ -87,7 +87,7 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
         for tag, name in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
             assert len(suite.findall(f"testcase/{tag}")) == counted[name]
     cases = {
-        (case.attrib["classname"], case.attrib["name"]): case for suite in root for case in suite
+        (case.attrib["classname"], case.attrib["name"]): case for case in root.iter("testcase")
     }
     assert len(cases) == 60
     for pair in run.of("coop"):
