@@ -39,6 +39,7 @@ from cooperbench.report.tables import (
     analysis_tables,
     comparison_tables,
     judge_table,
+    mark_title,
 )
 from cooperbench.storage import write_bytes
 from cooperbench.text import names_for_error, plural
@@ -104,7 +105,9 @@ def report(args: argparse.Namespace) -> int:
             content["judge"] = [msgspec.to_builtins(judgement) for judgement in judgements]
         arguments.print_json(content)
         return 0
-    print_tables(ablation_table(ablation) for ablation in ablations)
+    for ablation in ablations:
+        arms = [run.name for run in runs if run.name.startswith(f"{ablation.study}/")]
+        print_tables([mark_title(ablation_table(ablation), arms, analysis.mismatches)])
     print_tables(analysis_tables(analysis))
     for name, measures in coordination.items():
         print_tables(coordination_tables(name, measures))

@@ -16,7 +16,7 @@ from cooperbench.agents.model_names import with_vendor
 from cooperbench.records.config import RunRecord
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult, RunConditions
-from cooperbench.report.history_check import check_history
+from cooperbench.report.history_check import EVALUATION, RESULT, check_history
 from cooperbench.report.mismatch import AFFECTS, Findings, Mismatch, name_pairs
 from cooperbench.report.pairs import ENDED, EVALUATED, PairData, PairKey
 
@@ -42,7 +42,6 @@ def find_mismatches(run: Run) -> list[Mismatch]:
     findings = Findings(run.name)
     if run.config is None:
         findings.add_run("unchecked", "cannot be checked: there is no config.json to compare with")
-    check_history(run, run.config, findings)
     for pair in run.pairs:
         _check_owner(pair, findings)
         _check_patches(pair, findings)
@@ -52,6 +51,7 @@ def find_mismatches(run: Run) -> list[Mismatch]:
         if run.config is not None:
             _check_against_config(run, run.config, pair, findings)
     _check_keys(run, findings)
+    check_history(run, run.config, findings)
     _check_same_conditions(run, findings)
     _check_records(run, findings)
     return findings.mismatches()
@@ -101,25 +101,28 @@ def _dataset_checksum(pair: PairData) -> str | None:
 
 def _check_owner(pair: PairData, findings: Findings) -> None:
     """Find files that were copied from another pair."""
-    for record, name in ((pair.result, "result.json"), (pair.evaluation, "eval.json")):
+    for record, name in ((pair.result, RESULT), (pair.evaluation, EVALUATION)):
         if record is None or not record.repo:
             continue
         owner = PairKey(record.repo, record.task_id, tuple(record.features))
         if owner != pair.key or record.setting not in ("", pair.setting):
             text = f"{name} is of another pair ({record.setting} {owner.label})"
-            findings.add("other_pair", pair, text)
+            findings.add("other_pair", pair, text, name)
 
 
 def _check_patches(pair: PairData, findings: Findings) -> None:
     """Find patches that are not those that the harness collected."""
     evaluated = pair.evaluation.patches if pair.evaluation else None
+    if findings.is_explained(pair, EVALUATION):
+        evaluated = None
     for agent in pair.agents:
         collected = agent.record.patch_sha256
         if not collected:
             continue
         if evaluated is not None and evaluated.get(agent.agent_id) != collected:
             text = f"the tests ran on another patch than {agent.agent_id} handed in"
-            findings.add("patch", pair, text)
+            findings.add("patch", pair, text, EVALUATION)
+            continue
         patch = pair.patch(agent.agent_id)
         if patch is None:
             findings.add("unchecked", pair, "the patches are not here")
@@ -157,7 +160,7 @@ def _check_verdicts(pair: PairData, findings: Findings) -> None:
     for name, parts in _required_successes(evaluation):
         if False in parts:
             text = f"eval.json contradicts itself: {name} is true, a part of it is not"
-            findings.add("contradiction", pair, text)
+            findings.add("contradiction", pair, text, EVALUATION)
 
 
 def _required_successes(evaluation: Evaluation) -> Iterator[tuple[str, list[bool | None]]]:
@@ -183,16 +186,19 @@ def _check_against_config(run: Run, config: RunRecord, pair: PairData, findings:
     folder = pair.paths.folder.relative_to(run.root).as_posix()
     if config.requested is not None:
         if folder not in config.requested:
-            findings.add("not_requested", pair, "no call in config.json asked for this")
+            text = "no call in config.json asked for this"
+            findings.add("not_requested", pair, text, RESULT, EVALUATION)
         requested = config.requested.get(folder)
         if requested and result.dataset_sha256 and requested != result.dataset_sha256:
             text = "the dataset's files changed after the pair was first asked for"
             findings.add("dataset", pair, text)
-    names = {config.run_name, *(call.run_name for call in config.invocations)}
-    if result.run_name and result.run_name not in names:
-        findings.add("other_run", pair, f"result.json is of the run {result.run_name}")
     _check_agents(config, pair, findings)
     _check_conditions(config, result, pair, findings)
+    names = {config.run_name, *(call.run_name for call in config.invocations)}
+    is_of_run = not result.run_name or result.run_name in names
+    if not is_of_run and not findings.is_explained(pair, RESULT):
+        text = f"result.json is of the run {result.run_name}"
+        findings.add("other_run", pair, text, RESULT, EVALUATION)
 
 
 def _check_agents(config: RunRecord, pair: PairData, findings: Findings) -> None:
@@ -207,14 +213,15 @@ def _check_agents(config: RunRecord, pair: PairData, findings: Findings) -> None
             for agent_id, model in zip(pair.agent_ids, models, strict=False)
             if agent_id in {agent.agent_id for agent in with_model}
         ]
+    differences = []
     for agent, expected in zip(pair.agents, agents, strict=False):
         if expected and agent.agent and agent.agent != expected:
-            text = f"{agent.agent_id} is {agent.agent}, in config.json {expected}"
-            findings.add("other_agent", pair, text)
+            differences.append(f"{agent.agent_id} is {agent.agent}, in config.json {expected}")
     for agent, expected in zip(with_model, models, strict=False):
         if with_vendor(agent.model or "") != with_vendor(expected):
-            text = f"{agent.agent_id} uses {agent.model}, in config.json {expected}"
-            findings.add("other_agent", pair, text)
+            differences.append(f"{agent.agent_id} uses {agent.model}, in config.json {expected}")
+    if differences:
+        findings.add("other_agent", pair, "; ".join(differences), RESULT, EVALUATION)
 
 
 def _split_slots(text: str, slots: int) -> list[str]:
@@ -237,9 +244,9 @@ def _check_conditions(
         has_part = (result.team_features or {}).get(part)
         if has_part is not None and has_part != getattr(config, f"team_{part}"):
             differing.append(f"the team's {part}")
-    for option in differing:
-        text = f"the agents worked with another {option} than config.json has"
-        findings.add("conditions", pair, text)
+    if differing:
+        text = f"the agents worked with other options than in config.json: {', '.join(differing)}"
+        findings.add("conditions", pair, text, RESULT, EVALUATION)
 
 
 def _differing_options(config: RunRecord, conditions: RunConditions) -> list[str]:
@@ -255,10 +262,11 @@ def _check_keys(run: Run, findings: Findings) -> None:
     first_pair_by_key: dict[str, PairKey] = {}
     for pair in run.pairs:
         key = pair.evaluation.key if pair.evaluation else ""
-        if key:
+        if key and not findings.is_explained(pair, EVALUATION):
             first = first_pair_by_key.setdefault(key, pair.key)
             if first != pair.key:
-                findings.add("other_pair", pair, f"eval.json has the key of {first.label}")
+                text = f"eval.json has the key of {first.label}"
+                findings.add("other_pair", pair, text, EVALUATION)
 
 
 def _check_same_conditions(run: Run, findings: Findings) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cooperbench.records.config import RunRecord
     from cooperbench.report.loading import Run
 
+RESULT = "result.json"
+EVALUATION = "eval.json"
 _CLOCK_DIFFERENCE = timedelta(minutes=5)
 """Clocks of cluster nodes may be that much behind."""
 _FOLDER = re.compile(
@@ -111,8 +113,9 @@ def check_history(run: Run, config: RunRecord | None, findings: Findings) -> Non
     for folder, pair in pairs.items():
         check = _PairCheck(run, pair, histories.get(folder, _PairHistory()), open_call, findings)
         check.run_again()
-        check.check_result()
-        check.check_evaluation()
+        # If lines are missing, every file could have been in them.
+        if not findings.has("history"):
+            check.check_files()
     for folder in histories.keys() - pairs.keys():
         _report_gone(folder, findings)
 
@@ -124,7 +127,7 @@ def _folder_of(run: Run, pair: PairData) -> str:
 def _report_gone(folder: str, findings: Findings) -> None:
     parsed = parse_pair_folder(folder)
     if parsed is not None:
-        text = "results in history.jsonl are gone"
+        text = "the result in history.jsonl is gone"
         findings.add_key("gone", parsed.setting, parsed.key, text)
 
 
@@ -208,36 +211,33 @@ class _PairCheck:
         attempts = (result.earlier_attempts if result else None) or []
         return any(attempt.status == "completed" for attempt in attempts)
 
-    def check_result(self) -> None:
-        """Find a result.json that is not the last one in the history."""
-        result = self.pair.result
-        self._check_file(
-            self.pair.paths.result.name,
-            read_bytes(self.pair.paths.result),
-            self.history.results,
-            result.ended_at if result else None,
-        )
+    def check_files(self) -> None:
+        """Find files that are not the last ones in the history, and files that are gone."""
+        result, evaluation = self.pair.result, self.pair.evaluation
+        if not self._result_is_gone():
+            self._check_file(RESULT, self.history.results, result.ended_at if result else None)
+            time = evaluation.started_at if evaluation else None
+            self._check_file(EVALUATION, self.history.evaluations, time)
 
-    def check_evaluation(self) -> None:
-        """Find an eval.json that is not the last one in the history."""
-        evaluation = self.pair.evaluation
-        self._check_file(
-            self.pair.paths.evaluation.name,
-            read_bytes(self.pair.paths.evaluation),
-            self.history.evaluations,
-            evaluation.started_at if evaluation else None,
-        )
+    def _result_is_gone(self) -> bool:
+        completed = [entry for entry in self.history.results if entry.status == "completed"]
+        if self.pair.paths.result.exists() or not completed:
+            return False
+        if self._is_archived():
+            text = "run again although there was a result, without a new one so far"
+            self.findings.add("replaced", self.pair, text)
+        else:
+            self.findings.add("gone", self.pair, "the result in history.jsonl is gone")
+        return True
 
-    def _check_file(
-        self, name: str, content: bytes | None, entries: Sequence[HistoryEntry], time: str | None
-    ) -> None:
+    def _check_file(self, name: str, entries: Sequence[HistoryEntry], time: str | None) -> None:
+        if self.findings.is_explained(self.pair, name):
+            return
+        content = read_bytes(self.pair.paths.folder / name)
         last = entries[-1] if entries else None
         if content is None:
-            if last is not None and self._is_archived():
-                text = "run again although there was a result, without a new one so far"
-                self.findings.add("replaced", self.pair, text)
-            elif last is not None:
-                self.findings.add("gone", self.pair, f"{name} is gone, it is in history.jsonl")
+            if last is not None and last.status == "completed":
+                self.findings.add("gone", self.pair, f"the {name} in history.jsonl is gone")
             return
         if last is not None and last.sha256 == sha256(content).hexdigest():
             return

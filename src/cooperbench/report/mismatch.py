@@ -103,10 +103,21 @@ class Findings:
     pairs_by_line: dict[tuple[Kind, Setting | None, str], list[PairKey]] = field(
         default_factory=dict
     )
+    explained: set[tuple[Setting, PairKey, str]] = field(default_factory=set)
+    """Files of which it is known why they do not fit, so that one cause has one line."""
 
-    def add(self, kind: Kind, pair: PairData, text: str) -> None:
-        """Add a pair to a line."""
+    def add(self, kind: Kind, pair: PairData, text: str, *files: str) -> None:
+        """Add a pair to a line, which explains why these files of the pair do not fit."""
         self.add_key(kind, pair.setting, pair.key, text)
+        self.explained.update((pair.setting, pair.key, file) for file in files)
+
+    def is_explained(self, pair: PairData, file: str) -> bool:
+        """Whether a line already says why a file of the pair does not fit."""
+        return (pair.setting, pair.key, file) in self.explained
+
+    def has(self, kind: Kind) -> bool:
+        """Whether there is a line of a kind."""
+        return any(key[0] == kind for key in self.pairs_by_line)
 
     def add_key(self, kind: Kind, setting: Setting, key: PairKey, text: str) -> None:
         """Add a pair to a line."""

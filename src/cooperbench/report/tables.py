@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cooperbench.report.analysis import (
     TEAM_SUMS,
@@ -61,20 +62,32 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     if analysis.coordination_deficits or analysis.coop_without_solo:
         yield _deficits_table(analysis)
     if analysis.team:
-        yield _teams_table(analysis.team)
+        team_runs = [row.run for row in analysis.team]
+        yield mark_title(_teams_table(analysis.team), team_runs, analysis.mismatches)
+    every_run = [run.name for run in analysis.runs]
     for agent_curve in analysis.agent_curves:
-        yield _agent_curve_table(agent_curve)
-    yield from _difficulty_tables(analysis.difficulty)
+        yield mark_title(_agent_curve_table(agent_curve), agent_curve.runs, analysis.mismatches)
+    for table in _difficulty_tables(analysis.difficulty):
+        yield mark_title(table, every_run, analysis.mismatches)
     for repeats in analysis.repeats:
-        yield _repeats_table(repeats)
+        yield mark_title(_repeats_table(repeats), repeats.runs, analysis.mismatches)
     if len(analysis.cross_play.configurations) > 1:
-        yield _cross_play_table(analysis.cross_play)
+        table = _cross_play_table(analysis.cross_play)
+        yield mark_title(table, every_run, analysis.mismatches)
     if no_reference := _pairs_without_reference(analysis):
         sentence = STATES["no_reference"].sentence
         yield Table("No reference", notes=[sentence, "", *first_lines(no_reference)])
     yield from mismatch_tables(analysis.mismatches)
     if analysis.problems:
         yield Table("Could not be read", notes=first_lines(analysis.problems))
+
+
+def mark_title(table: Table, runs: Sequence[str], mismatches: Sequence[Mismatch]) -> Table:
+    """Return a table whose title is marked if a mismatch affects rates of these runs."""
+    for mismatch in mismatches:
+        if "overall" in mismatch.affects and not set(runs).isdisjoint(mismatch.runs):
+            return replace(table, title=f"{table.title} {MARK}")
+    return table
 
 
 def mismatch_tables(mismatches: Sequence[Mismatch]) -> Iterator[Table]:

@@ -29,7 +29,7 @@ from cooperbench.report.page.pair_detail import pair_detail
 from cooperbench.report.pairs import PairData
 
 ADDRESS = "127.0.0.1"
-_RUN_FILES = ("config.json", "summary.json")
+_RUN_FILES = ("config.json", "summary.json", "history.jsonl")
 _PAIR_FILES = (".", "result.json", "eval.json")
 _TAG_CHARACTERS = 24
 

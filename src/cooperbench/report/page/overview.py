@@ -7,7 +7,7 @@ run goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cooperbench._version import __version__
 from cooperbench.errors import UserError
@@ -19,6 +19,7 @@ from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
 from cooperbench.report.failures import failure_reason
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
+from cooperbench.report.mismatch import Mismatch, mismatch_lines, unchecked_lines
 from cooperbench.report.pairs import (
     ENDED,
     LOSSES,
@@ -76,6 +77,8 @@ class DeficitRow:
     mcnemar_p: float
     unsound: int
     """Number of unsound pairs among them."""
+    affected: bool
+    """Whether a mismatch affects one of the two rates."""
     coordination_deficit: Estimate | None
     retention: Estimate | None
 
@@ -141,6 +144,8 @@ class PairCell:
     seconds: float
     unsound: str
     suspicious: int
+    mismatches: tuple[int, ...]
+    """Indexes of the lines in `Overview.mismatches` that are about it."""
     reason: str | None
     """Why it did not pass."""
 
@@ -182,6 +187,10 @@ class Overview:
     team: TeamTable
     repos: tuple[str, ...]
     pairs: tuple[PairRow, ...]
+    mismatches: Sequence[str]
+    """What does not fit together, a line each."""
+    unchecked: Sequence[str]
+    """What cannot be checked, a line each."""
     problems: Sequence[str]
     finished: bool
     coordination: tuple[CoordinationTable, ...] = ()
@@ -230,7 +239,8 @@ def make_overview(runs: Sequence[Run]) -> Overview:
     sides = sides_of(runs)
     analysis = analyse(runs, "repo")
     is_one_dataset = len({run.dataset for run in runs}) == 1
-    pairs = _pair_rows(runs, sides)
+    mismatches = [found for found in analysis.mismatches if not found.is_unchecked]
+    pairs = _pair_rows(runs, sides, mismatches)
     return Overview(
         schema=SCHEMA,
         version=__version__,
@@ -249,6 +259,8 @@ def make_overview(runs: Sequence[Run]) -> Overview:
         team=TeamTable(TEAM_SUMS, analysis.team),
         repos=tuple(sorted({pair.repo for pair in pairs})),
         pairs=pairs,
+        mismatches=mismatch_lines(mismatches),
+        unchecked=unchecked_lines(analysis.mismatches),
         problems=analysis.problems[:_MAX_PROBLEMS],
         finished=not any(_is_unfinished(pair) for pair in pairs),
     )
@@ -290,6 +302,7 @@ def _deficit_rows(
             second_rate=comparison.second_rate,
             mcnemar_p=comparison.mcnemar_p,
             unsound=len(comparison.unsound),
+            affected=bool(comparison.affected),
             coordination_deficit=comparison.coordination_deficit,
             retention=comparison.retention,
         )
@@ -306,14 +319,21 @@ def _ablation_tables(runs: Sequence[Run]) -> tuple[TextTable, ...]:
     return tuple(TextTable(table.title, table.texts, table.notes) for table in tables)
 
 
-def _pair_rows(runs: Sequence[Run], sides: Sequence[Side]) -> tuple[PairRow, ...]:
+def _pair_rows(
+    runs: Sequence[Run], sides: Sequence[Side], mismatches: Sequence[Mismatch]
+) -> tuple[PairRow, ...]:
     """Return all pairs; their cells are numbered as in `numbered_pairs`."""
     cells_by_side: list[dict[PairKey, PairCell]] = []
     number = 0
     for side in sides:
         cells = {}
         for key, pair in side.pairs.items():
-            cells[key] = _pair_cell(number, pair)
+            indexes = [
+                index
+                for index, mismatch in enumerate(mismatches)
+                if side.run.name in mismatch.runs and mismatch.is_about(pair)
+            ]
+            cells[key] = replace(_pair_cell(number, pair), mismatches=tuple(indexes))
             number += 1
         cells_by_side.append(cells)
     keys: set[PairKey] = set()
@@ -352,5 +372,6 @@ def _pair_cell(number: int, pair: PairData) -> PairCell:
         seconds=round(pair.duration_seconds, 1),
         unsound=pair.unsound_text,
         suspicious=len(pair.suspicious),
+        mismatches=(),
         reason=failure_reason(pair) or None,
     )

@@ -60,8 +60,15 @@ function size(bytes) {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
+// Stands beside every number that a mismatch affects.
+const MISMATCH_MARK = "†";
+
+function mismatchMark(isAffected) {
+  return isAffected ? ` ${MISMATCH_MARK}` : "";
+}
+
 // How a cell of the table or a pair ended, with marks for unsound tests and doubtful verdicts.
-function outcomeNode({ outcome, unsound, suspicious }) {
+function outcomeNode({ outcome, unsound, suspicious, mismatches }) {
   const { mark, short, sentence } = overview.outcomes[outcome];
   const doubts = Array.isArray(suspicious) ? suspicious.length : suspicious;
   const tag = (name, title) => [" ", h("span", { class: `tag ${name}`, title }, name)];
@@ -74,7 +81,12 @@ function outcomeNode({ outcome, unsound, suspicious }) {
     ),
     unsound && tag("unsound", unsound),
     doubts > 0 && tag("suspicious", "the tests may not have decided"),
+    mismatches?.length > 0 && tag("mismatch", mismatchTexts(mismatches).join("\n")),
   ];
+}
+
+function mismatchTexts(indexes) {
+  return indexes.map((index) => overview.mismatches[index]);
 }
 
 function pairName(pair) {

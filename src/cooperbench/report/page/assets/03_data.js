@@ -13,7 +13,7 @@ function addSeriesTotals(data) {
     const ended = cells.filter((cell) => cell.ended);
     series.all = rows.find((row) => row.repo === null);
     series.by_repo = {};
-    for (const row of rows) if (row.repo !== null) series.by_repo[row.repo] = row.rates.overall;
+    for (const row of rows) if (row.repo !== null) series.by_repo[row.repo] = row;
     series.counts = {};
     for (const { outcome } of cells) series.counts[outcome] = (series.counts[outcome] ?? 0) + 1;
     series.cost = spread(ended.map((cell) => cell.cost));

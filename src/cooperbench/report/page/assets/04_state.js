@@ -71,6 +71,7 @@ function searchText(pair, cell) {
   const parts = [pair.repo, `task${pair.task}`, pair.name, ...pair.titles, cell?.reason];
   if (cell?.unsound) parts.push("unsound");
   if (cell?.suspicious) parts.push("suspicious");
+  if (cell?.mismatches.length) parts.push("mismatch");
   return parts.filter(Boolean).join(" ").toLowerCase();
 }
 

@@ -13,6 +13,7 @@ function renderOverview() {
     "div",
     null,
     headline(),
+    mismatchList(),
     overview.left_out.map((line) => h("p", { class: "quiet" }, line)),
     section("How pairs ended", null, endings()),
     section("Success rates", null, successRates()),
@@ -34,6 +35,7 @@ function renderOverview() {
         coordinationTable(),
       ),
     section("Pairs", null, pairSection()),
+    uncheckedList(),
     unreadableFiles(),
     h("p", { class: "quiet small" }, `Made by CooperBench ${overview.version}, ${overview.time}.`),
   );
@@ -49,19 +51,44 @@ function section(title, introduction, ...children) {
   );
 }
 
+// Files that do not fit together, before all numbers.
+function mismatchList() {
+  const { mismatches } = overview;
+  if (!mismatches.length) return null;
+  return section(
+    "Mismatches",
+    `Something on disk does not fit. Numbers marked ${MISMATCH_MARK} rest on it; the definitions are in docs/statistics.md.`,
+    noteList(mismatches),
+  );
+}
+
+function uncheckedList() {
+  const { unchecked } = overview;
+  if (!unchecked.length) return null;
+  return section(
+    "Not checked",
+    "There is no record of this, mostly because an older version made the run.",
+    noteList(unchecked),
+  );
+}
+
 function unreadableFiles() {
   const { problems } = overview;
   if (!problems.length) return null;
-  const hidden = problems.length - SHOWN_PROBLEMS;
-  const lines = problems.slice(0, SHOWN_PROBLEMS).map((line) => h("li", null, line));
   return section(
     "What could not be read",
     `${count(problems.length, "line")}; none of it is part of a rate.`,
-    h(
-      "div",
-      { class: "notes small" },
-      h("ul", null, lines, hidden > 0 && h("li", null, `… ${hidden} more`)),
-    ),
+    noteList(problems),
+  );
+}
+
+function noteList(texts) {
+  const hidden = texts.length - SHOWN_PROBLEMS;
+  const lines = texts.slice(0, SHOWN_PROBLEMS).map((line) => h("li", null, line));
+  return h(
+    "div",
+    { class: "notes small" },
+    h("ul", null, lines, hidden > 0 && h("li", null, `… ${hidden} more`)),
   );
 }
 
@@ -98,7 +125,7 @@ function deficitFigure(row) {
       "div",
       { class: "figure" },
       hundredths(deficit.value, 1),
-      h("span", { class: "unit" }, " percentage points"),
+      h("span", { class: "unit" }, ` percentage points${mismatchMark(row.affected)}`),
     ),
     h(
       "div",
@@ -139,7 +166,8 @@ function pValue(p) {
 }
 
 function comparisonName(row) {
-  return `${seriesName(findSeries(row.first))} minus ${seriesName(findSeries(row.second))}`;
+  const name = `${seriesName(findSeries(row.first))} minus ${seriesName(findSeries(row.second))}`;
+  return name + mismatchMark(row.affected);
 }
 
 // The smallest range of the axis that shows every interval, zero, and `least`.
@@ -155,14 +183,14 @@ function axisRange(estimates, least) {
 function deficitPlots(deficits) {
   const rows = [...deficits].sort((row, other) => row.label.localeCompare(other.label));
   const deficitRows = rows.map((row) => ({
-    label: row.label,
+    label: row.label + mismatchMark(row.affected),
     setting: row.setting,
     estimate: row.coordination_deficit,
     value: `${hundredths(row.coordination_deficit.value, 1)} (${pointsInterval(row.coordination_deficit)})  n = ${row.n}`,
     note: `${comparisonName(row)}; McNemar p ${pValue(row.mcnemar_p)}`,
   }));
   const retentionRows = rows.map((row) => ({
-    label: row.label,
+    label: row.label + mismatchMark(row.affected),
     setting: row.setting,
     estimate: row.retention,
     value:
@@ -224,7 +252,7 @@ function rateHeadline() {
         "div",
         { class: "figure" },
         rate.n ? hundredths(rate.value) : "–",
-        h("span", { class: "unit" }, " % of pairs"),
+        h("span", { class: "unit" }, ` % of pairs${affectedMark("overall", series[0].all)}`),
       ),
       h(
         "div",
@@ -286,14 +314,19 @@ function rateRow(label, rate, setting) {
   return { label, setting, estimate: rate, value: rateValue(rate), note: facts.join(", ") };
 }
 
+function affectedMark(number, row) {
+  return mismatchMark(row.affected.includes(number));
+}
+
 function verdictRows(verdict) {
   const rows = [];
   for (const series of overview.series) {
     const { rates, sound_rates: soundRates, unsound } = series.all;
     if (!rates[verdict]) continue;
-    rows.push(rateRow(seriesName(series), rates[verdict], series.setting));
+    const mark = affectedMark(verdict, series.all);
+    rows.push(rateRow(seriesName(series) + mark, rates[verdict], series.setting));
     if (unsound) {
-      const label = `without ${count(unsound, "unsound pair")}`;
+      const label = `without ${count(unsound, "unsound pair")}${mark}`;
       rows.push(rateRow(label, soundRates[verdict], series.setting));
     }
   }
@@ -302,7 +335,11 @@ function verdictRows(verdict) {
 
 function repositoryRows(repo) {
   const known = overview.series.filter((series) => series.by_repo[repo]);
-  const row = (series) => rateRow(seriesName(series), series.by_repo[repo], series.setting);
+  const row = (series) => {
+    const part = series.by_repo[repo];
+    const label = seriesName(series) + affectedMark("overall", part);
+    return rateRow(label, part.rates.overall, series.setting);
+  };
   return [{ heading: repoName(repo) }, ...known.map(row)];
 }
 
@@ -463,7 +500,7 @@ function costAndTime() {
     overview.series
       .filter((series) => series[key].total)
       .map((series) => ({
-        label: seriesName(series),
+        label: seriesName(series) + (key === "cost" ? affectedMark("cost", series.all) : ""),
         setting: series.setting,
         low: series[key].p10,
         middle: series[key].median,
