@@ -44,13 +44,14 @@ def find_mismatches(run: Run) -> list[Mismatch]:
         findings.add_run("unchecked", "cannot be checked: there is no config.json to compare with")
     for pair in run.pairs:
         _check_owner(pair, findings)
+    _check_keys(run, findings)
+    for pair in run.pairs:
         _check_patches(pair, findings)
         _check_dataset(pair, findings)
         _check_confirmations(pair, findings)
         _check_verdicts(pair, findings)
         if run.config is not None:
             _check_against_config(run, run.config, pair, findings)
-    _check_keys(run, findings)
     check_history(run, run.config, findings)
     _check_same_conditions(run, findings)
     _check_records(run, findings)
@@ -133,7 +134,7 @@ def _check_patches(pair: PairData, findings: Findings) -> None:
 def _check_dataset(pair: PairData, findings: Findings) -> None:
     """Find pairs whose dataset files changed between the agents' work and its evaluation."""
     result, evaluation = pair.result, pair.evaluation
-    if result is None or evaluation is None:
+    if result is None or evaluation is None or findings.is_explained(pair, EVALUATION):
         return
     checksums = {result.dataset_sha256, evaluation.dataset_sha256} - {None}
     if len(checksums) > 1:

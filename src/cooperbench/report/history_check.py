@@ -202,7 +202,7 @@ class _PairCheck:
         elif self._replaces_result():
             self.findings.add("replaced", self.pair, "run again although there was a result")
         if self.history.changed_with_same_key:
-            text = "evaluated again until the verdict changed: same patches, tests and options"
+            text = "another verdict on the same patches, tests and options"
             self.findings.add("verdict_changed", self.pair, text)
 
     def _replaces_result(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from cooperbench.models import Setting
@@ -92,7 +93,11 @@ class Mismatch:
         """Whether the numbers of a pair of these runs are affected."""
         if self.is_unchecked or self.setting not in (None, pair.setting):
             return False
-        return not self.pairs or pair.key in self.pairs
+        return not self.pairs or pair.key in self._pair_set
+
+    @cached_property
+    def _pair_set(self) -> frozenset[PairKey]:
+        return frozenset(self.pairs)
 
 
 @dataclass
