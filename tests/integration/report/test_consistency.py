@@ -61,7 +61,7 @@ class Logs:
         return self.root / "logs" / run_name / "coop" / REPO / str(TASK_ID) / features
 
     def run(self, agent: str = AGENT, name: str = "r", **options: Any) -> None:
-        values = {
+        values: dict[str, Any] = {
             "run_name": name, "agent": agent, "backend": "local", "concurrency": 4, "eval_concurrency": 4,
             "dataset_dir": self.root / "data", "logs_dir": self.root / "logs",
         }  # fmt: skip
