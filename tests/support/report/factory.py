@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cooperbench.models import Pair, Task
+from cooperbench.records.history import record_end, record_start
 from cooperbench.records.result import RunConditions
 from cooperbench.report.pairs import PairKey
 from cooperbench.report.summary import save_summary
@@ -164,6 +165,8 @@ def write_run(
     config["requested"] = requested
     config["invocations"][0]["pairs"] = len(keys_of(pairs))
     _write_json(paths.config, config)
+    record_start(paths, last_call=1, call=1, config=paths.config.read_bytes())
+    record_end(paths, 1)
     save_summary(paths, unstarted)
     return paths
 
