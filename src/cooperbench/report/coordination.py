@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 
+from cooperbench.bounded import UnreadableInput, call_bounded, limit_seconds
 from cooperbench.records import JsonObject
 from cooperbench.report import messages
 from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
@@ -81,6 +82,34 @@ def measure_pair(pair: PairData, files: PairFiles | None = None) -> Coordination
         overlaps=tuple(find_overlap(first, second) for first, second in combinations(readable, 2)),
         messages_known=conversation.complete,
         problems=tuple(_problems(files)),
+    )
+
+
+@limit_seconds(30)
+def measure_files(pair: PairData) -> Coordination:
+    """Return what the files of a pair show. Callers use `call_bounded`: agents wrote them."""
+    return measure_pair(pair)
+
+
+def measure_pair_bounded(pair: PairData) -> Coordination:
+    """Return what the files of a pair show, read in a worker process with limits."""
+    try:
+        return call_bounded(measure_files, pair)
+    except UnreadableInput as problem:
+        return unreadable_coordination(f"the files of this pair cannot be read: {problem}")
+
+
+def unreadable_coordination(problem: str) -> Coordination:
+    """Return the coordination of a pair about which nothing is known."""
+    return Coordination(
+        agents=(),
+        questions=(),
+        repetitions=(),
+        never_shown=(),
+        mentions=None,
+        overlaps=(),
+        messages_known=False,
+        problems=(problem,),
     )
 
 
@@ -295,7 +324,8 @@ class RunCoordination:
 
 
 def measure_run(
-    pairs: Sequence[PairData], measure: Callable[[PairData], Coordination] = measure_pair
+    pairs: Sequence[PairData],
+    measure: Callable[[PairData], Coordination] = measure_pair_bounded,
 ) -> RunCoordination:
     """Return the measures over all pairs with several agents.
 

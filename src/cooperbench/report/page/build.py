@@ -20,10 +20,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from cooperbench.bounded import UnreadableInput, call_bounded, limit_seconds
 from cooperbench.errors import UserError
 from cooperbench.report.coordination import Coordination, measure_run
 from cooperbench.report.loading import Run, Side, sides_of
@@ -35,7 +36,7 @@ from cooperbench.report.page.overview import (
     numbered_pairs,
     page_title,
 )
-from cooperbench.report.page.pair_detail import pair_detail
+from cooperbench.report.page.pair_detail import PairDetail, pair_detail, unreadable_detail
 from cooperbench.report.pairs import PairData, PairKey
 
 Mode = Literal["inside", "beside", "live"]
@@ -133,10 +134,10 @@ def _write_details(runs: Sequence[Run], write_detail: WriteDetail) -> Overview:
     pairs = numbered_pairs(runs)
     coordination_by_number: dict[int, Coordination] = {}
     with ThreadPoolExecutor(THREADS) as pool:
-        for number, (packed, coordination) in enumerate(pool.map(pack_pair, pairs)):
-            write_detail(number, packed)
-            if coordination is not None:
-                coordination_by_number[number] = coordination
+        for number, packed in enumerate(pool.map(pack_pair, pairs)):
+            write_detail(number, packed.detail.encode())
+            if packed.coordination is not None:
+                coordination_by_number[number] = packed.coordination
     tables = []
     first_number = 0
     for side in sides_of(runs):
@@ -167,11 +168,46 @@ def _coordination_table(
     return CoordinationTable(side.label, tuple(rows))
 
 
-def pack_pair(pair: PairData) -> tuple[bytes, Coordination | None]:
-    """Return the compressed details of a pair, and how its agents worked together."""
-    detail = pair_detail(pair)
+class PackedPair(NamedTuple):
+    """The details of a pair for the page."""
+
+    detail: str
+    """JSON, compressed and encoded in base64."""
+    coordination: Coordination | None
+    """How its agents worked together; None if they did not come to an end."""
+
+
+def pack_pair(pair: PairData) -> PackedPair:
+    """Return the details of a pair, which a worker process with limits reads: agents wrote them."""
+    try:
+        return call_bounded(read_and_pack_pair, pair)
+    except UnreadableInput as problem:
+        return _pack_detail(unreadable_detail(pair, str(problem)))
+
+
+@limit_seconds(30)
+def read_and_pack_pair(pair: PairData) -> PackedPair:
+    """Return the details of a pair. Callers use `call_bounded`."""
+    return _pack_detail(pair_detail(pair))
+
+
+def _pack_detail(detail: PairDetail) -> PackedPair:
     compressed = gzip.compress(json_bytes(detail), _COMPRESSION_LEVEL, mtime=0)
-    return base64.b64encode(compressed), detail.coordination
+    return PackedPair(base64.b64encode(compressed).decode(), detail.coordination)
+
+
+def detail_json(pair: PairData) -> bytes:
+    """Return the details of a pair as JSON, which a worker process with limits makes."""
+    try:
+        return call_bounded(read_detail_json, pair).encode()
+    except UnreadableInput as problem:
+        return json_bytes(unreadable_detail(pair, str(problem)))
+
+
+@limit_seconds(30)
+def read_detail_json(pair: PairData) -> str:
+    """Return the details of a pair as JSON. Callers use `call_bounded`."""
+    return json_bytes(pair_detail(pair)).decode()
 
 
 def json_bytes(content: object) -> bytes:

@@ -23,9 +23,13 @@ from urllib.parse import urlsplit
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS
 from cooperbench.report.loading import load_folder
-from cooperbench.report.page.build import content_security_policy, document, json_bytes
+from cooperbench.report.page.build import (
+    content_security_policy,
+    detail_json,
+    document,
+    json_bytes,
+)
 from cooperbench.report.page.overview import Overview, make_overview, numbered_pairs, page_title
-from cooperbench.report.page.pair_detail import pair_detail
 from cooperbench.report.pairs import PairData
 
 ADDRESS = "127.0.0.1"
@@ -133,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             page = document(snapshot.title, snapshot.overview, "live")
             self._send(page.encode(), "text/html; charset=utf-8")
         elif path == "/overview":
-            self._send_json(snapshot.tag, lambda: snapshot.overview)
+            self._send_json(snapshot.tag, lambda: json_bytes(snapshot.overview))
         else:
             self._answer_detail(path, snapshot.pairs)
 
@@ -144,14 +148,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         pair = pairs[int(number[1])]
         tag = _entity_tag(sorted(pair.paths.folder.rglob("*")))
-        self._send_json(tag, lambda: pair_detail(pair))
+        self._send_json(tag, lambda: detail_json(pair))
 
-    def _send_json(self, tag: str, make_content: Callable[[], object]) -> None:
-        """Send data, unless the browser already has it."""
+    def _send_json(self, tag: str, make_json: Callable[[], bytes]) -> None:
+        """Send JSON, unless the browser already has it."""
         if self.headers.get("If-None-Match") == tag:
             self._send(b"", "application/json", tag, HTTPStatus.NOT_MODIFIED)
         else:
-            self._send(json_bytes(make_content()), "application/json", tag)
+            self._send(make_json(), "application/json", tag)
 
     def _send(
         self, data: bytes, content_type: str, tag: str = "", status: HTTPStatus = HTTPStatus.OK

@@ -17,7 +17,12 @@ from cooperbench.records.judgement import Judgement
 from cooperbench.records.result import TeamMetrics
 from cooperbench.records.tasks import TaskListRecord, TaskRecord
 from cooperbench.records.trajectory import Step
-from cooperbench.report.coordination import Coordination, PairFiles, measure_pair
+from cooperbench.report.coordination import (
+    Coordination,
+    PairFiles,
+    measure_pair,
+    unreadable_coordination,
+)
 from cooperbench.report.failures import FailedTests, failed_tests, failure_reason
 from cooperbench.report.page.changes import FileChanges, side_by_side
 from cooperbench.report.page.overview import outcome_of
@@ -205,6 +210,33 @@ def pair_detail(pair: PairData) -> PairDetail:
         opinion=records.read(pair.paths.judgement, Judgement),
         files=list(_shown_files(pair)),
         coordination=coordination,
+    )
+
+
+def unreadable_detail(pair: PairData, problem: str) -> PairDetail:
+    """Return the little that is known about a pair whose files cannot be read."""
+    problem = f"the files of this pair cannot be read: {problem}"
+    return PairDetail(
+        outcome=outcome_of(pair),
+        error=pair.error,
+        reason=failure_reason(pair),
+        seconds=round(pair.duration_seconds, 1),
+        failures=[],
+        unsound=pair.unsound_text,
+        suspicious=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.suspicious_texts],
+        review_notes=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.review_note_texts],
+        problems=[*pair.problems, problem],
+        earlier_attempts=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.earlier_attempts],
+        agents=[_agent_row(pair, agent_id) for agent_id in pair.agent_ids],
+        entries=[],
+        messages=[],
+        diffs=[],
+        merged=_merge_summary(pair),
+        tests=[],
+        team=None,
+        opinion=None,
+        files=[],
+        coordination=unreadable_coordination(problem) if pair.state in ENDED else None,
     )
 
 
