@@ -71,6 +71,20 @@ PYTHON = {
         f"import os\n{_ONCE}\n\n@cache\ndef notice():\n    child = os.fork()\n    if child == 0:\n"
         "        os.write(2, b'child')\n        os._exit(0)\n    os.waitpid(child, 0)\n"
     ),
+    "multiprocessing": Style(
+        f"import multiprocessing\nimport sys\n{_ONCE}\n\n"
+        "def work():\n    sys.stdout.write('child')\n    sys.stderr.write('ERROR\\n50 %')\n\n\n"
+        "@cache\ndef notice():\n    process = multiprocessing.get_context('fork').Process(target=work)\n"
+        "    process.start()\n    process.join()\n"
+    ),
+    "much_output": Style("def notice():\n    print('x' * 50_000)\n"),
+    "wrapped_streams": Style(
+        "import io\nimport sys\n\n"
+        "for name in ('stdout', 'stderr'):\n    stream = getattr(sys, name)\n    stream.flush()\n"
+        "    wrapper = io.TextIOWrapper(stream.buffer, 'utf-8', line_buffering=True)\n"
+        "    setattr(sys, name, wrapper)\n\n\n"
+        "def notice():\n    sys.stderr.write('half a line')\n"
+    ),
     "test_helper": Style(
         "from .testing import ExampleCase\n\n\ndef notice():\n    assert ExampleCase.message\n",
         more=(
@@ -160,6 +174,7 @@ JAVASCRIPT = {
         "const { tmpdir } = require('node:os');\n\n"
         "function notice() {\n  process.chdir(tmpdir());\n}\n"
     ),
+    "much_output": Style("function notice() {\n  console.log('x'.repeat(50000));\n}\n"),
     "timers": Style(
         "let timer;\n\nfunction notice() {\n"
         "  timer ??= setInterval(() => process.stdout.write('tick'), 2).unref();\n}\n"
