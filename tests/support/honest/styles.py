@@ -102,8 +102,9 @@ PYTHON = {
         "import os\nimport tempfile\n\n\ndef notice():\n    os.chdir(tempfile.gettempdir())\n"
     ),
     "threads": Style(
-        _WRITE.replace("import sys", f"import sys\nimport threading\nimport time\n{_ONCE}")
-        + "def tick():\n    while True:\n        write('tick')\n        time.sleep(0.002)\n\n\n"
+        # Not sys.stderr: Python aborts if a daemon thread has its lock at the end.
+        f"import os\nimport threading\nimport time\n{_ONCE}\n\n"
+        "def tick():\n    while True:\n        os.write(2, b'tick')\n        time.sleep(0.002)\n\n\n"
         "@cache\ndef notice():\n    threading.Thread(target=tick, daemon=True).start()\n"
         "    threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
     ),
