@@ -64,12 +64,22 @@ def record_golden_run(
     )
 
 
+def failed_originals(suite: Suite, run: TestRun) -> set[str]:
+    """Return the names of tests that should pass and fail in a run of the golden patch."""
+    is_original = _name_pattern(suite.originals)
+    matches = []
+    for test, outcome in run.outcomes.items():
+        if outcome == "failed":
+            matches.append(is_original.search(test))
+    return {match["name"] for match in matches if match}
+
+
 def _name_pattern(names: Collection[str]) -> re.Pattern[str]:
     """Return a pattern for the ids of tests with these names, not of files or modules."""
     if not names:
         return _NO_NAMES
     alternatives = "|".join(re.escape(name) for name in sorted(names))
-    return re.compile(rf"(?:^|[.:/> ])(?:{alternatives})(?:[\[/]| >|$)")
+    return re.compile(rf"(?:^|[.:/> ])(?P<name>{alternatives})(?:[\[/]| >|$)")
 
 
 def are_useful(suites: Iterable[SuiteRecord | None]) -> bool:

@@ -13,26 +13,22 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from random import SystemRandom
 
 from msgspec.structs import replace
 
 from cooperbench.errors import CooperBenchError, InfraError
-from cooperbench.eval.canaries import Suite, new_suites
-from cooperbench.eval.canaries.suites import MAX_GROWTH
 from cooperbench.eval.conditions import Conditions
 from cooperbench.eval.confirmation import (
     Disagreement,
-    are_useful,
     find_disagreement,
     keep_stable,
-    record_golden_run,
 )
-from cooperbench.eval.golden_runs import GoldenRuns, add_runs, own_tests_pattern
+from cooperbench.eval.golden_runs import GoldenRuns, add_runs
 from cooperbench.eval.package_index import find_outage
 from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.reference_search import ReferenceSearch
 from cooperbench.eval.reference_store import ReferenceStore, conditions_of, features_of
+from cooperbench.eval.suite_search import SuiteSearch
 from cooperbench.eval.test_runs import TestRun
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import EvalNetwork, Feature, Pair, Task
@@ -40,8 +36,6 @@ from cooperbench.records.evaluation import Confirmation
 from cooperbench.records.reference import ReferenceRecord, SuiteRecord
 from cooperbench.retry import SingleFlight
 
-_MIN_SUITE_SECONDS = 60
-"""Estimated duration of a confirmation run up to which its suite is not made smaller."""
 _NO_SUITE = "no version of the tests that must fail does so with the golden patch"
 
 
@@ -206,32 +200,15 @@ class References:
         """Record the first two suites that work with the golden patch; if there are none, that."""
         if self.get(feature).suites is not None:
             return
-        recorded: list[SuiteRecord] = []
+        search = SuiteSearch(
+            feature,
+            self._references[feature],
+            partial(self._run_golden_on_suites, feature),
+            self.tester.timeout_seconds,
+        )
         with TreeStore(self.tester.base(feature.task)) as store:
-            growth = self._max_growth(self._references[feature])
-            for suites in new_suites(feature, store, SystemRandom(), max_growth=growth):
-                tried = self._try_suites(feature, suites)
-                if are_useful(tried):
-                    recorded = [suite for suite in tried if suite]
-                    break
+            recorded = search.find(store)
         self._update(feature, lambda reference: replace(reference, suites=recorded))
-
-    def _max_growth(self, reference: ReferenceRecord) -> float:
-        """Return how many times as many tests as the hidden ones a confirmation run may have."""
-        duration_seconds = max(reference.golden.duration_seconds, 0.1)
-        allowed_seconds = max(_MIN_SUITE_SECONDS, 3 * duration_seconds)
-        allowed_seconds = min(allowed_seconds, self.tester.timeout_seconds / 2)
-        return min(MAX_GROWTH, max(2.0, allowed_seconds / duration_seconds))
-
-    def _try_suites(self, feature: Feature, suites: Sequence[Suite]) -> list[SuiteRecord | None]:
-        """Run the golden patch with suites and record the outcomes; None for a useless suite."""
-        runs = self._run_golden_on_suites(feature, [suite.tests for suite in suites])
-        reference = self._references[feature]
-        own_tests = own_tests_pattern(feature)
-        recorded = []
-        for suite, run in zip(suites, runs, strict=True):
-            recorded.append(record_golden_run(suite, run, reference, own_tests))
-        return recorded
 
     def _find_stable_suite(self, feature: Feature, record: SuiteRecord) -> SuiteRecord:
         """Run the golden patch again: tests that do not end the same way are not compared."""

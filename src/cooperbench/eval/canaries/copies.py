@@ -9,6 +9,7 @@ whatever way, passes both suites only if it prefers the right one to the decoys 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -37,6 +38,7 @@ from cooperbench.eval.canaries.vocabulary import Texts, WordPool
 MAX_DECOYS = 14
 """Decoys per check and suite, at most. docs/evaluation.md calculates what follows from it."""
 _NAME_NUMBERS = (100_000, 1_000_000)
+_NAME_SUFFIX = re.compile(r"[_ -]?[0-9]{6}$")
 _MAX_FILE_GROWTH = 4_000_000
 """Bytes that the copies of a file may have, at most."""
 _MAX_PARTS = 20
@@ -82,8 +84,9 @@ def copy_tests(  # noqa: PLR0913  # options are keyword-only
     limits = _Limits.of(copied, max_growth)
     surroundings = _surroundings(file, copied, texts or Texts())
     writers = (_SuiteWriter(file, random), _SuiteWriter(file, random))
+    without_plain = {_NAME_SUFFIX.sub("", name) for name in own_types}
     for test in copied:
-        plain = not any(test.name and name.startswith(test.name) for name in own_types)
+        plain = not test.name or test.name not in without_plain
         maker = _GroupMaker(test, surroundings, random, is_plain=plain)
         groups = list(maker.groups(limits))
         for index, writer in enumerate(writers):
