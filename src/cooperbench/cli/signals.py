@@ -71,7 +71,8 @@ def run_process(run: Callable[[], int], interrupted_status: int) -> int:
     statuses.append(status)
     if status == interrupted_status:
         _join_threads()
-        # Now, not at the interpreter's end, which waits forever for a thread that is stuck.
+        # Now, not at the interpreter's end, which waits forever for a thread that is stuck. Python
+        # has no public name for it.
         atexit._run_exitfuncs()
     return status
 

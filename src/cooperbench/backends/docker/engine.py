@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -337,16 +337,16 @@ def _probe_socket(where: str) -> None:
 
 def open_api(docker: Any, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return docker-py's client, set to the engine's API version, and the engine's version data."""
-    api = docker.APIClient(
-        where, _ANY_VERSION, ANSWER_SECONDS, max_pool_size=_MAX_IDLE_CONNECTIONS, **options
-    )
-    # A local socket has no proxy, and looking for one costs time with every request.
-    api.trust_env = not where.startswith("unix://")
-    try:
-        # docker-py's own version detection leaks a socket if nothing answers.
-        version: dict[str, Any] = api.version(api_version=False)
-        api._version = str(version["ApiVersion"])
-    except BaseException:
-        api.close()
-        raise
-    return api, version
+
+    def open_client(version: str) -> Any:
+        client = docker.APIClient(
+            where, version, ANSWER_SECONDS, max_pool_size=_MAX_IDLE_CONNECTIONS, **options
+        )
+        # A local socket has no proxy, and looking for one costs time with every request.
+        client.trust_env = not where.startswith("unix://")
+        return client
+
+    # docker-py's own version detection leaks a socket if nothing answers.
+    with closing(open_client(_ANY_VERSION)) as client:
+        version: dict[str, Any] = client.version(api_version=False)
+    return open_client(str(version["ApiVersion"])), version
