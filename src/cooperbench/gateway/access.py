@@ -29,6 +29,11 @@ _MAX_REFUSALS = 3
 MAX_TOKEN_COUNTS = 1_000
 """Number of times that an agent may have its prompt counted."""
 _MAX_REMOVAL_NOTES = 20
+_SIMPLE_REQUEST: JsonObject = {
+    "messages": [{"role": "user", "content": "Reply with: OK"}],
+    "max_tokens": 1_000,
+}
+"""Request that shows whether the model answers at all."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
 
 
@@ -286,7 +291,41 @@ class Access:
                 except AgentFailure as failure:
                     self._note_failure(failure, exchange)
                     raise Refused(400, str(failure), failure.status) from error
+                except InfraError:
+                    # Nothing but the program's own request has come before the first reply.
+                    if is_first_call or not await self._answers_other_requests():
+                        raise
+                    return await self._attempt_last_time(request, exchange, send)
                 await asyncio.sleep(pause)
+
+    async def _answers_other_requests(self) -> bool:
+        """Return whether the model replies to a simple request, after another one kept failing."""
+        try:
+            async for _ in self.upstream.ask(CHAT, _SIMPLE_REQUEST, {}, stream=False):
+                pass
+        except Exception as error:
+            self.session.note(f"a simple request failed, too: {llm.error_text(_cause(error))}")
+            return False
+        self.session.note("the model replied to a simple request")
+        return True
+
+    async def _attempt_last_time(
+        self, request: Request, exchange: Exchange, send: SendEvent
+    ) -> _Reply:
+        """Try a request that kept failing once more, now that the model replies to others.
+
+        If it fails again, something in it is the reason. An agent could send such a request on
+        purpose, so it is the agent's outcome and not an infrastructure error, which is not scored.
+        """
+        try:
+            return await self._attempt(request, exchange, send)
+        except (CooperBenchError, Refused):
+            raise
+        except Exception as error:
+            text = llm.error_text(_cause(error))
+            problem = f"the model answers other requests, but not this one: {text}"
+            self._note_failure(AgentFailure(llm.REQUEST_REJECTED, problem), exchange)
+            raise Refused(400, problem, llm.REQUEST_REJECTED) from error
 
     def _note_failure(self, failure: AgentFailure, exchange: Exchange) -> None:
         """Remember a refused request. The program may react to it, e.g. shorten its history."""

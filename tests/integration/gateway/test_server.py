@@ -209,6 +209,49 @@ def test_an_outage_is_nobodys_outcome(
         assert isinstance(at.access.outcome(), InfraError)
 
 
+MALFORMED: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "assistant", "content": "x", "tool_calls": 7}]},
+    "responses": {"input": "x", "reasoning": 7},
+    "gemini": {"contents": [{"role": "model", "parts": [{"functionCall": 7}]}]},
+}
+"""Requests that LiteLLM or our own translation cannot read, although the allowlist lets them through."""
+
+
+@pytest.mark.parametrize("api_format", MALFORMED)
+def test_a_request_that_can_never_be_answered_is_the_agents_outcome(
+    api_format: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an agent that has failed could send one, and its pair would never be scored."""
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0.1")
+    server.script("", lambda _: say("Hello."))
+    with agents.open("openai/gpt-4o") as at:
+        tools = {"tools": TOOLS["chat"]}
+        assert post(at, "chat", stream=False, **tools).status_code == 200
+        headers = {"Authorization": f"Bearer {at.access.token}"}
+        for _ in range(3):
+            url = at.url + PATHS[api_format]
+            malformed = {**MALFORMED[api_format], "tools": TOOLS[api_format]}
+            refused = httpx.post(url, json=malformed, headers=headers, timeout=60)
+            assert refused.status_code == 400
+            assert "answers other requests, but not this one" in message_of(refused)
+        assert not isinstance(at.access.outcome(), InfraError)
+        # The honest program goes on.
+        if not at.access.ended.is_set():
+            assert post(at, "chat", stream=False, **tools).status_code == 200
+
+
+def test_an_outage_after_the_first_reply_is_nobodys_outcome(
+    agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0.1")
+    server.script("", lambda _: say("Hello."))
+    with agents.open() as at:
+        assert post(at, "chat").status_code == 200
+        server.script("", lambda _: error(503))
+        assert post(at, "chat").status_code == 503
+        assert isinstance(at.access.outcome(), InfraError)
+
+
 @each_api_format
 def test_a_full_context_is_told_to_the_program(
     api_format: str, agents: Agents, server: ModelServer
