@@ -12,7 +12,7 @@ from tree_sitter import Node
 from cooperbench.eval.canaries.go_values import GoValues
 from cooperbench.eval.canaries.model import Check, Edit, HiddenTest, Slot, TestFile
 from cooperbench.eval.canaries.reader import CHECKING, Comparison
-from cooperbench.eval.canaries.syntax import Match, named_children, span_of
+from cooperbench.eval.canaries.syntax import Match, SyntaxTree, named_children, span_of
 
 _FAILS = re.compile(
     rb"""
@@ -68,7 +68,7 @@ _RETURN = re.compile(rb"\breturn\b")
 
 def read_go(source: bytes) -> TestFile:
     """Return the tests of a Go file."""
-    return GoReader(source, "go").read()
+    return GoReader(source, SyntaxTree(source, "go")).read()
 
 
 @dataclass(frozen=True)

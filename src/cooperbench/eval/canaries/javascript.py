@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from cooperbench.eval.canaries.model import Check, Edit, HiddenTest, NameStyle, Slot, Span, TestFile
 from cooperbench.eval.canaries.reader import CHECKING, Comparison, Reader, Table
-from cooperbench.eval.canaries.syntax import Match, descendants, named_children, span_of
+from cooperbench.eval.canaries.syntax import Match, SyntaxTree, descendants, named_children, span_of
 
 _EQUALITY = re.compile(
     rb"""
@@ -98,7 +98,7 @@ class ScriptReader(Reader):
     value_calls = re.compile(rb"[A-Z]\w*|any|anything|objectContaining|arrayContaining|from|of")
 
     def __init__(self, source: bytes, grammar: str) -> None:
-        super().__init__(source, grammar)
+        super().__init__(source, SyntaxTree(source, grammar))
         self._has_types = grammar != "javascript"
 
     def name_of(self, match: Match) -> tuple[str, int, NameStyle]:

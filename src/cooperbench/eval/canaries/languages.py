@@ -14,6 +14,7 @@ _READERS = {
     r"\.[cm]?ts$": ("javascript", "read_typescript"),
     r"\.tsx$": ("javascript", "read_tsx"),
     r"_test\.go$": ("go", "read_go"),
+    r"\.rs$": ("rust", "read_rust"),
 }
 """By the ending of a file: module and function of its reader."""
 _MAX_BYTES = 2_000_000

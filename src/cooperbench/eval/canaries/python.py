@@ -12,7 +12,7 @@ from tree_sitter import Node
 
 from cooperbench.eval.canaries.model import Check, Edit, HiddenTest, Slot, Span, Spans, TestFile
 from cooperbench.eval.canaries.reader import CHECKING, Comparison, Reader, Table
-from cooperbench.eval.canaries.syntax import Match, descendants, named_children, span_of
+from cooperbench.eval.canaries.syntax import Match, SyntaxTree, descendants, named_children, span_of
 
 _OPPOSITES = {
     b"assertTrue": b"assertFalse",
@@ -53,7 +53,7 @@ _HELPER_NAME = b"plain_copy"
 
 def read_python(source: bytes) -> TestFile:
     """Return the tests of a Python file."""
-    return PythonReader(source, "python").read()
+    return PythonReader(source, SyntaxTree(source, "python")).read()
 
 
 class PythonReader(Reader):

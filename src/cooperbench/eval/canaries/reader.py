@@ -95,9 +95,9 @@ class Reader(ABC):
     is_compiled = False
     """See `TestFile.is_compiled`."""
 
-    def __init__(self, source: bytes, grammar: str) -> None:
+    def __init__(self, source: bytes, tree: SyntaxTree) -> None:
         self.source = source
-        self.tree = SyntaxTree(source, grammar)
+        self.tree = tree
         self._texts = Captures(self.tree, "literal.text")
         self._numbers = Captures(self.tree, "literal.number")
         self._truths = Captures(self.tree, "literal.truth")
@@ -142,6 +142,10 @@ class Reader(ABC):
         """Whether an assertion stands where it must not hold."""
         return False
 
+    def select_checks(self, test: Span, checks: list[Check]) -> list[Check]:  # noqa: ARG002
+        """Return the checks of a test that can be changed one by one."""
+        return checks
+
     def test_span(self, test: Node) -> Span:
         """Return what has to be copied with a test."""
         return span_of(test)
@@ -177,9 +181,10 @@ class Reader(ABC):
         weak = _SortedChecks(self.weak_checks())
         tests = []
         for match in self._outermost_tests:
-            span = _whole_lines(self.test_span(match.node("test")), self.source)
+            test_span = self.test_span(match.node("test"))
+            span = _whole_lines(test_span, self.source)
             name, name_end, style = self.name_of(match)
-            checks = found.within(span) or weak.within(span)
+            checks = self.select_checks(test_span, found.within(span)) or weak.within(span)
             tests.append(HiddenTest(name, span, name_end, style, tuple(checks)))
         vocabulary = self._vocabulary()
         return TestFile(
@@ -225,6 +230,19 @@ class Reader(ABC):
                 if test:
                     names.setdefault((test, self.text(node)), []).append(node)
         return names
+
+    def tables_in(self, test: Span) -> list[Table]:
+        """Return the tables in a test."""
+        return self._tables_by_test.get(test, [])
+
+    @cached_property
+    def _tables_by_test(self) -> dict[Span, list[Table]]:
+        tables: dict[Span, list[Table]] = {}
+        for table in self._tables:
+            test = self.test_around(table.span)
+            if test:
+                tables.setdefault(test, []).append(table)
+        return tables
 
     def number_of_uses(self, test: Span | None, name: bytes) -> int:
         """Return how often a name stands in a test."""

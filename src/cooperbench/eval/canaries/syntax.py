@@ -50,13 +50,25 @@ def load_grammar(grammar: str) -> tuple[Language, Query]:
     return language, Query(language, text)
 
 
+def parse(source: bytes, grammar: str) -> Node:
+    """Return the root of the syntax tree of a file."""
+    return Parser(load_grammar(grammar)[0]).parse(source).root_node
+
+
 class SyntaxTree:
     """A parsed file."""
 
-    def __init__(self, source: bytes, grammar: str) -> None:
-        language, query = load_grammar(grammar)
-        self.source = source
-        self.root = Parser(language).parse(source).root_node
+    def __init__(self, source: bytes, grammar: str, *, text: bytes | None = None) -> None:
+        """Parse a file.
+
+        Args:
+            source: What is parsed.
+            grammar: The name of the language.
+            text: What the file really contains, with everything at the same position.
+        """
+        query = load_grammar(grammar)[1]
+        self.source = source if text is None else text
+        self.root = parse(source, grammar)
         self._matches: dict[str, list[Match]] = {}
         for pattern, captures in QueryCursor(query).matches(self.root):
             kind = str(query.pattern_settings(pattern).get("kind") or "")
