@@ -111,7 +111,7 @@ _AREA = "test/area.test"
             Counts(1, 1, 0),
             {"shapes area::square": "passed", "shapes area::circle": "failed"},
         ),
-        (cargo.PARSER, typst.SAMPLE, Counts(3421, 2, 1), {}),
+        (cargo.PARSER, typst.SAMPLE, Counts(3421, 2, 1), {"string-first": "failed"}),
     ],
     ids=lambda value: value.name if isinstance(value, LogParser) else "",
 )

@@ -15,6 +15,7 @@ _READERS = {
     r"\.tsx$": ("javascript", "read_tsx"),
     r"_test\.go$": ("go", "read_go"),
     r"\.rs$": ("rust", "read_rust"),
+    r"\.typ$": ("typst", "read_typst"),
 }
 """By the ending of a file: module and function of its reader."""
 _MAX_BYTES = 2_000_000

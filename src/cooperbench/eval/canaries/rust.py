@@ -36,6 +36,8 @@ from cooperbench.eval.canaries.syntax import (
 
 _CALL_MACRO = re.compile(rb"(?:debug_|prop_)?assert(?:_[a-z_]*)?|format|vec")
 _ARRAY_MACRO = re.compile(rb"vec|smallvec|arrayvec")
+_ARRAY_MACRO_BEFORE = re.compile(rb"(?:vec|smallvec|arrayvec)!\s*\Z")
+_MAX_MACRO_NAME = 40
 _TEST_ATTRIBUTE = re.compile(rb"#\[\s*(?:\w+\s*::\s*)*(?:rs)?test(?:_case|_log|_bench)?\s*[\](]")
 _CASE_ATTRIBUTE = re.compile(rb"#\[\s*(?:case(?:::\w+)?|(?:test_case::)?test_case)\s*\(")
 _EQUAL = re.compile(
@@ -259,8 +261,19 @@ class RustReader(Reader):
         is_call = node.type == "call_expression" and function is not None
         return is_call and function is not None and self.text(function) == b"format"
 
+    def _full_span(self, node: Node) -> Span:
+        """Return the position of an expression with the name of its macro, as in `vec![…]`."""
+        start, end = span_of(node)
+        if node.type == "array_expression":
+            name = _ARRAY_MACRO_BEFORE.search(self.source, max(0, start - _MAX_MACRO_NAME), start)
+            start = name.start() if name else start
+        return Span(start, end)
+
+    def _full_text(self, node: Node) -> bytes:
+        return apply_edits(self.source, self._full_span(node), ())
+
     def _blanked(self, node: Node) -> bytes:
-        return apply_edits(self.source, span_of(node), self.blank(node))
+        return apply_edits(self.source, self._full_span(node), self.blank(node))
 
     # Assertions.
 
@@ -270,9 +283,10 @@ class RustReader(Reader):
         The compiler still sees a comparison: it may need it to infer types.
         """
         subject, other = (right, left) if self.is_value(left) else (left, right)
-        text = b"match &(" + self.text(subject) + b") { value => if false { let _ = *value == ("
-        text += self._blanked(other) if self.is_value(other) else self.text(other)
-        return (Edit(*span_of(assertion), text + b"); } }"),)
+        expected = self._blanked(other) if self.is_value(other) else self._full_text(other)
+        text = b"match &(" + self._full_text(subject) + b") { value => "
+        text += b"if false { let _ = *value == (" + expected + b"); } }"
+        return (Edit(*span_of(assertion), text),)
 
     def comparisons(self) -> Iterator[Comparison]:
         """Yield `assert_eq!(a, b)` and `assert!(a == b)`."""

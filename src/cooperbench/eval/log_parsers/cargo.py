@@ -83,6 +83,9 @@ _LINE = compile_lines(
       (?P<nextest_status> PASS | LEAK | SKIP | FAIL | TIMEOUT | ABORT | SIG[A-Z]+ )
       [ ]\[ [ 0-9.s]* \]
       [ ] (?: \( [ ]* [0-9]+ / [0-9]+ \)[ ] )? (?P<nextest> \S+ [ ] \S+ )
+
+    # Typst's own test suite, which names only tests that fail
+    | {typst.FAILED_TEST}
     """
 )
 _OUTCOMES: dict[str, Outcome] = {
@@ -111,7 +114,7 @@ def parse_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
         elif match["glued_test"]:
             yield prefix + match["glued_test"], _OUTCOMES.get(match["glued_status"], "failed")
         else:
-            yield prefix + match["failed"], "failed"
+            yield prefix + (match["failed"] or match["typst"]), "failed"
 
 
 def _binary_prefix(match: re.Match[str]) -> str:
