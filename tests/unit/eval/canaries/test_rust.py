@@ -67,8 +67,9 @@ def test_cases_are_checks_and_are_copied_with_the_test() -> None:
     file = read("tests/a.rs", CASES)
     assert [check.parts for check in checks_of(file)["sizes"]] == [("x",), ("y",)]
     new = copies_of(file)
-    assert new.content.count(b"#[rstest]") == 10
-    assert new.content.count(b"#[case") == 10 + 2 * 10, "one case in each copy, two parameters"
+    copies = len(new.originals) + len(new.decoys)
+    assert new.content.count(b"#[rstest]") == copies > 4
+    assert new.content.count(b"#[case") == 3 * copies, "one case in each copy, two parameters"
 
 
 def test_rows_of_a_loop_are_checks_and_never_all_removed() -> None:
@@ -121,7 +122,7 @@ def test_neutral_checks_still_evaluate_and_compile_but_show_nothing() -> None:
     assert sum("83.5" in text for text in texts) == 1
     assert all(text.count("pop()") == 2 for text in texts)
     neutral = "match &(pop()) { value => if false { let _ = *value == (vec![0.0]); } }"
-    assert sum(neutral in text for text in texts) == 5
+    assert sum(neutral in text for text in texts) == len(texts) // 2
 
 
 def test_a_new_test_stands_beside_the_last_one() -> None:
