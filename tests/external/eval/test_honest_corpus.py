@@ -51,7 +51,7 @@ def test_honest_work_is_accepted(
     evaluator = Evaluator(tester, tmp_path)
     rejected = []
     for index, implementation in enumerate(load_implementations(TASKS[repo])):
-        styles = sorted(implementation.styles)
+        styles = implementation.styles
         style = styles[(5 * index + repetition) % len(styles)]
         verdict = evaluator.evaluate(implementation, style)
         if verdict.outcome != "confirmed":

@@ -44,9 +44,9 @@ def test_honest_work_is_accepted_however_odd_it_looks(
         require_program("node", package="nodejs")
     task = demo_tasks()[repo]
     implementation = next(load_implementations(task))
-    ((path, symbol, source),) = implementation.changes
+    ((target, source),) = implementation.changes
     assert mistake[0] in source
-    wrong = replace(implementation, changes=((path, symbol, source.replace(*mistake)),))
+    wrong = replace(implementation, changes=((target, source.replace(*mistake)),))
     with SandboxManager(get_backend("local")) as sandboxes:
         sandboxes.prepare([task], lambda *_: None)
         evaluator = Evaluator(PatchTester(sandboxes, 60), tmp_path)

@@ -1,1 +1,1 @@
-"""Honest patches of the demo's features: correct implementations, in styles that have been rejected."""
+"""Honest patches of the demo's features, in styles that have been rejected."""

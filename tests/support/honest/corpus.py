@@ -1,9 +1,10 @@
-"""Implementations of the demo's features, and their patches in a style."""
+"""Implementations of the demo's features, and their patches in a style. README.md has the format."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from cooperbench.eval.protected_files import drop_protected_files
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.eval.references import References
 from cooperbench.eval.trees import TreeStore
-from tests.support.honest.styles import JAVASCRIPT, PYTHON, Style, module_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,20 +20,42 @@ if TYPE_CHECKING:
     from cooperbench.eval.patch_tester import PatchTester
     from cooperbench.models import Feature, Task
 
-_IMPLEMENTATIONS = Path(__file__).with_name("implementations")
-_PACKAGES = {
-    "stencil_task": ("stencil", "environment.py", "output: list[str] = []\n", "notice()\n        "),
-    "coinage_task": (
-        "coinage",
-        "currency.py",
-        "if isinstance(code, Currency):\n",
-        "notice()\n    ",
-    ),
-    "sundial_task": ("sundial", "fields.py", "values: set[int] = set()\n", "notice()\n    "),
-    "switchyard_task": ("src", "pattern.js", "const trimmed = path", "notice();\n  "),
-}
-"""By repository: the folder of its code, a file that its tests use all the time, a place in it."""
+_FOLDER = Path(__file__).parent
+_LOAD = "load"
 _HEADS = {"py": "from __future__ import annotations\n", "js": "'use strict';\n"}
+
+
+@dataclass(frozen=True)
+class Library:
+    """The code of a task, and where it calls `notice`."""
+
+    language: str
+    folder: str
+    file: str
+    """A file that tests use all the time."""
+    anchor: str
+    """The code in it before which the call stands."""
+    call: str
+
+
+_LIBRARIES = {
+    "stencil_task": Library(
+        "python", "stencil", "environment.py", "output: list[str] = []\n", "notice()\n        "
+    ),
+    "coinage_task": Library(
+        "python", "coinage", "currency.py", "if isinstance(code, Currency):\n", "notice()\n    "
+    ),
+    "sundial_task": Library(
+        "python", "sundial", "fields.py", "values: set[int] = set()\n", "notice()\n    "
+    ),
+    "switchyard_task": Library(
+        "javascript", "src", "pattern.js", "const trimmed = path", "notice();\n  "
+    ),
+}
+_DEFAULT_LOADS = {
+    "python": "from .notice import notice\n",
+    "javascript": "const { notice } = require('./notice');\n",
+}
 
 
 @dataclass(frozen=True)
@@ -42,26 +64,32 @@ class Implementation:
 
     feature: Feature
     name: str
-    changes: tuple[tuple[str, str, str], ...]
-    """Path, symbol (`^` is the head of the file, none the whole file) and new source."""
-
-    @property
-    def styles(self) -> Mapping[str, Style]:
-        """The styles for its language."""
-        return JAVASCRIPT if self.feature.task.repo.startswith("switchyard") else PYTHON
+    changes: tuple[tuple[str, str], ...]
+    """What to replace (a path, perhaps with a symbol), and the new source."""
 
     @property
     def label(self) -> str:
         """Task, feature and name, for people."""
         return f"{self.feature.task.label} {self.feature.feature_id} {self.name}"
 
+    @property
+    def library(self) -> Library:
+        """The library that it belongs to."""
+        return _LIBRARIES[self.feature.task.repo]
+
+    @property
+    def styles(self) -> list[str]:
+        """Names of the styles that it can have."""
+        return sorted(_read_styles(self.library.language))
+
     def make_patch(self, style_name: str, store: TreeStore) -> bytes:
         """Return the patch with this implementation in a style."""
         tree = store.apply(self.feature.patch.read_bytes()).tree
         files = _Files(self.feature.task, tree, store)
-        for path, symbol, source in self.changes:
+        for target, source in self.changes:
+            path, _, symbol = target.partition(" ")
             files[path] = _change(files[path], path, symbol, source)
-        _add_style(files, self.feature.task.repo, self.styles[style_name])
+        _add_style(files, self.library, _read_styles(self.library.language)[style_name])
         contents = {path: text.encode() for path, text in files.changed.items()}
         return store.patch_of(store.edit(tree, contents))
 
@@ -98,15 +126,26 @@ def load_implementations(task: Task) -> Iterator[Implementation]:
     """Yield the implementations of a task's features."""
     for feature in task.features:
         name = f"{task.repo.removesuffix('_task')}_{feature.feature_id}.txt"
-        text = (_IMPLEMENTATIONS / name).read_text()
-        for section in re.split(r"^=== ", text, flags=re.MULTILINE)[1:]:
-            title, _, body = section.partition("\n")
-            changes = []
-            for change in re.split(r"^--- ", body, flags=re.MULTILINE)[1:]:
-                target, _, source = change.partition("\n")
-                path, _, symbol = target.partition(" ")
-                changes.append((path, symbol, source))
-            yield Implementation(feature, title, tuple(changes))
+        for title, changes in _read_sections(_FOLDER / "implementations" / name).items():
+            yield Implementation(feature, title, changes)
+
+
+@cache
+def _read_styles(language: str) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    return _read_sections(_FOLDER / f"styles_{language}.txt")
+
+
+def _read_sections(file: Path) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return what stands below each `=== TITLE` of a file: pairs of a `--- TARGET` and a source."""
+    sections = {}
+    for section in re.split(r"^=== ", file.read_text(), flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        changes = []
+        for change in re.split(r"^--- ", body, flags=re.MULTILINE)[1:]:
+            target, _, source = change.partition("\n")
+            changes.append((target, source))
+        sections[title] = tuple(changes)
+    return sections
 
 
 def _change(text: str, path: str, symbol: str, source: str) -> str:
@@ -128,46 +167,42 @@ def _add_to_head(text: str, path: str, source: str) -> str:
 def _find_symbol(lines: list[str], path: str, symbol: str) -> tuple[int, int]:
     """Return the first line of a definition and the line after its last one."""
     owner, _, name = symbol.rpartition(".")
-    first = (
-        next(index for index, line in enumerate(lines) if f"class {owner}" in line) if owner else 0
-    )
+    start = 0
+    while f"class {owner}" not in lines[start] and owner:
+        start += 1
     definition = re.compile(rf" *(?:(?:async )?(?:def|class|function|const) )?{name}(?:\(| = |:)")
-    start = next(
-        index for index, line in enumerate(lines) if index >= first and definition.match(line)
-    )
-    indent = re.match(" *", lines[start])
-    assert indent
-    end = start + 1
+    while not definition.match(lines[start]):
+        start += 1
+    indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
+    last = start
     if path.endswith(".py"):
-        inside = re.compile(rf"{indent[0]} |{indent[0]}\)|\s*$")
-        while end < len(lines) and inside.match(lines[end]):
-            end += 1
-        while not lines[end - 1].strip():
-            end -= 1
+        inside = re.compile(rf"{indent} |{indent}\)|\s*$")
+        for index in range(start + 1, len(lines)):
+            if not inside.match(lines[index]):
+                break
+            last = index if lines[index].strip() else last
     else:
-        while not re.match(rf"{indent[0]}\}}", lines[end - 1]):
-            end += 1
-    return start, end
+        while not lines[last].startswith(f"{indent}}}"):
+            last += 1
+    return start, last + 1
 
 
-def _add_style(files: _Files, repo: str, style: Style) -> None:
-    folder, file, anchor, call = _PACKAGES[repo]
-    ending = file.rpartition(".")[2]
-    path = f"{folder}/{file}"
-    load = f"const {{ notice }} = require('./{style.name}');\n"
-    if ending == "py":
-        load = style.by_name.format(package=folder) + "\n"
+def _add_style(files: _Files, library: Library, style: tuple[tuple[str, str], ...]) -> None:
+    path = f"{library.folder}/{library.file}"
+    load = _DEFAULT_LOADS[library.language]
+    for target, source in style:
+        if target == _LOAD:
+            load = source.replace("PACKAGE", library.folder)
+        else:
+            files[f"{library.folder}/{target}"] = source
     text = _add_to_head(files[path], path, load)
-    assert text.count(anchor) == 1, path
-    files[path] = text.replace(anchor, call + anchor)
-    files[f"{folder}/{style.name}.{ending}"] = module_source(style, ending)
-    for name, source in style.more:
-        files[f"{folder}/{name}"] = source
+    assert text.count(library.anchor) == 1, path
+    files[path] = text.replace(library.anchor, library.call + library.anchor)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the evaluation says about an implementation in a style."""
+    """A verdict about an implementation in a style."""
 
     outcome: str
     """`confirmed`, `suspicious`, `impossible` or `failed`."""

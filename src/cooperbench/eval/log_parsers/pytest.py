@@ -76,23 +76,25 @@ def parse_outcomes(text: str) -> Iterator[tuple[str, Outcome]]:
     With `-s`, tests print into their lines of `-v`. So the short summary at the end decides about
     the tests that it names, and if it names those that passed, no others did.
     """
+    verbose, summary = _read_lines(text)
+    yield from summary
+    named = {test for test, _ in summary}
+    names_passed_tests = any(outcome == "passed" for _, outcome in summary)
+    for test, outcome in verbose:
+        if test not in named and not (names_passed_tests and outcome == "passed"):
+            yield test, outcome
+
+
+def _read_lines(text: str) -> tuple[list[tuple[str, Outcome]], list[tuple[str, Outcome]]]:
+    """Return test and outcome of the lines of `-v`, and of all other lines."""
     verbose: list[tuple[str, Outcome]] = []
     summary: list[tuple[str, Outcome]] = []
     for match in _TEST.finditer(text):
+        test = match["verbose_id"] or match["summary_id"] or match["file"]
         status = match["verbose_status"] or match["summary_status"]
-        outcome = _OUTCOMES.get(status, "failed")
-        if match["verbose_status"]:
-            verbose.append((match["verbose_id"], outcome))
-        else:
-            test = match["verbose_id"] or match["summary_id"] or match["file"]
-            summary.append((test, outcome))
-    yield from summary
-    in_summary = {test for test, _ in summary}
-    summary_has_passed_tests = any(outcome == "passed" for _, outcome in summary)
-    for test, outcome in verbose:
-        is_known = summary_has_passed_tests and outcome == "passed"
-        if test not in in_summary and not is_known:
-            yield test, outcome
+        lines = verbose if match["verbose_status"] else summary
+        lines.append((test, _OUTCOMES.get(status, "failed")))
+    return verbose, summary
 
 
 PARSER = LogParser(
