@@ -127,3 +127,25 @@ def test_tasks_that_need_nothing_run_in_the_bare_image(
         assert evaluation["network"] == "none"
         assert evaluation["references"]["1"]["installed"] is False
     assert "its tests run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("repo", "tool"), [("pip_task", "pip"), ("uv_task", "uv"), ("pnpm_task", "npm")]
+)
+def test_an_outage_of_the_index_leaves_nothing_behind(
+    repo: str, tool: str, lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = lab(repo)
+    index = there.here.index
+    with index.outage():
+        summary = there.run("r")
+        error = there.evaluation("r", repo)["error"]
+        assert f"the package index {index.address} is unreachable ({tool}: " in error
+        assert summary["evaluated"] == 0
+        capsys.readouterr()
+        assert there.images("list") == 0
+        assert "installs" not in capsys.readouterr().out, "no layer is kept"
+    evaluate("r", backend="docker", dataset_dir=there.here.dataset_dir, logs_dir=there.logs)
+    evaluation = there.evaluation("r", repo)
+    assert (evaluation["network"], evaluation["overall_success"]) == ("none", True)
+    assert evaluation["references"]["1"]["installed"] is True

@@ -14,12 +14,14 @@ import tarfile
 import threading
 import zipfile
 from collections import defaultdict
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.support.docker.engines import NoEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Self
 
@@ -50,13 +52,26 @@ class PackageIndex:
         self._lock = threading.Lock()
         self._counts: dict[str, Traffic] = {}
         self.address = _own_address()
-        self._server = ThreadingHTTPServer((self.address, 0), _handler(self))
+        self._start(port=0)
         self.url = f"http://{self.address}:{self._server.server_port}"
         self._answers = {**_wheels(folder), **_npm_packages(folder, self.url)}
+
+    def _start(self, port: int) -> None:
+        self._server = ThreadingHTTPServer((self.address, port), _handler(self))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), daemon=True
         )
         self._thread.start()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Refuse connections for the length of a `with` block."""
+        port = self._server.server_port
+        self.close()
+        try:
+            yield
+        finally:
+            self._start(port)
 
     def traffic(self, prefix: str = "/") -> Traffic:
         """Since the start or the last reset, of paths that begin so."""
