@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from tests.support.published.images import load_image
 from tests.support.published.index import PackageIndex
 from tests.support.published.packages import provide_packages
 from tests.support.published.tasks import write_published
-from tests.support.tiny import write_tiny
+from tests.support.tiny import text_patch, write_tiny
 
 from cooperbench.backends.docker import DockerBackend
 from cooperbench.backends.docker.engine import connect
@@ -40,11 +41,12 @@ from cooperbench.eval.references import References
 from cooperbench.eval.test_runs import TestRun
 from cooperbench.models import agent_slots
 from cooperbench.records.evaluation import Evaluation
+from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cooperbench.models import Pair
     from cooperbench.sandbox.contract import EvalBackend
@@ -173,6 +175,104 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
                 shown.append(f"{run.duration_seconds:.1f} s, {index.traffic().bytes / 1e6:.2f} MB")
             print(f"{repo:<44} {shown[0]:>22} {shown[1]:>22}", flush=True)
         backend.images.remove_created({task.label for task in tasks.values()}, built=True)
+
+
+MERGE_SCRIPT = """
+set -euo pipefail
+cd /workspace/repo
+git() { command git -c user.name=bench -c user.email=bench@bench.invalid "$@"; }
+base=$(git rev-parse HEAD)
+for name in 1 2; do
+    git checkout -q -B "bench$name" "$base"
+    git apply "/patches/patch$name.diff"
+    git add -A
+    git commit -qm "patch $name"
+done
+git merge -q --no-edit bench1
+git diff "$base" HEAD >/patches/merged.patch
+git checkout -q --detach "$base"
+"""
+
+
+def run_like_public_release(
+    sandboxes: SandboxManager, pair: Pair, patches: Sequence[bytes]
+) -> list[int]:
+    """Evaluate a pair as the public release does; return the exit codes of its two runner calls.
+
+    One sandbox with a network, as published: merge in it, then the tests of feature 1, then those
+    of feature 2. No reference, no patch alone, no confirmation.
+    """
+    options = SandboxOptions("evaluation", "public", {"task": pair.task.label})
+    image = sandboxes.image(pair.task)
+    exit_codes = []
+    with sandboxes.sandbox(image.ref, timeout_seconds=600, options=options) as sandbox:
+        for number, patch in enumerate(patches, 1):
+            sandbox.write_file(f"/patches/patch{number}.diff", patch)
+        sandbox.run_checked(["bash", "-c", MERGE_SCRIPT], "merge", 60)
+        for feature in pair.features:
+            sandbox.write_file("/patches/tests.patch", feature.tests.read_bytes())
+            argv = ["bash", "/usr/local/bin/runner.sh", "tests.patch", "merged.patch"]
+            exit_codes.append(sandbox.run(argv, timeout_seconds=600).returncode)
+    return exit_codes
+
+
+def distinct_patches(pair: Pair, variant: int) -> list[bytes]:
+    """Return the golden patches of a pair, each with a file that no other variant has."""
+    patches = []
+    for feature in pair.features:
+        path = f"notes/variant{variant}_{feature.feature_id}.txt"
+        note = text_patch(path, None, [f"variant {variant}\n"])
+        patches.append(feature.patch.read_bytes() + note.encode())
+    return patches
+
+
+def evaluate_distinct(
+    sandboxes: SandboxManager, work: Sequence[tuple[Pair, list[bytes]]], *, canary: bool
+) -> tuple[float, int, list[bool]]:
+    """Evaluate pairs, two at once; return seconds, number of runner calls, and the verdicts."""
+    tester = CountingTester(sandboxes, 600)
+    references = References(tester, "auto")
+
+    def evaluate_one(pair: Pair, patches: list[bytes]) -> bool:
+        by_agent = {"agent1": patches[0], "agent2": patches[1]}
+        evaluation = evaluate.evaluate_pair(pair, "coop", by_agent, references, canary=canary)
+        return bool(evaluation.record.overall_success_strict)
+
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        started = time.perf_counter()
+        successes = list(pool.map(lambda item: evaluate_one(*item), work))
+        took = time.perf_counter() - started
+    return took, tester.calls, successes
+
+
+def compare_with_public_release(
+    name: str, backend: EvalBackend, pairs: Sequence[Pair], *, variants: int, rounds: int
+) -> None:
+    """Measure both procedures in turn on the same pairs with distinct patches."""
+    with SandboxManager(backend) as sandboxes:
+        sandboxes.prepare([pair.task for pair in pairs], lambda *_: None)
+        # Makes images and references. Golden patches of some pairs do not merge.
+        first = [(pair, distinct_patches(pair, -1)) for pair in pairs]
+        verdicts = evaluate_distinct(sandboxes, first, canary=True)[2]
+        merging = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict]
+        work = [(pair, distinct_patches(pair, v)) for v in range(variants) for pair in merging]
+        print(f"{name}: {len(work)} pairs with distinct patches, {CONCURRENCY} at once")
+        for _ in range(rounds):
+            with ThreadPoolExecutor(CONCURRENCY) as pool:
+                started = time.perf_counter()
+                codes = list(
+                    pool.map(lambda item: run_like_public_release(sandboxes, *item), work)
+                )
+                public = time.perf_counter() - started
+            assert not any(map(any, codes)), codes
+            print(f"  public release: {public:.1f} s, {2 * len(work)} calls", end="; ")
+            for canary in (False, True):
+                took, calls, verdicts = evaluate_distinct(sandboxes, work, canary=canary)
+                assert all(verdicts), verdicts
+                text = "with" if canary else "without"
+                ratio = took / public
+                print(f"{text} confirmation: {took:.1f} s ({ratio:.2f}), {calls} calls", end="; ")
+            print(flush=True)
 
 
 def main() -> None:
