@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,11 +15,19 @@ from cooperbench.sandbox.contract import (
     check_network,
 )
 
-LAYER_FORMAT = 3
+LAYER_FORMAT = 4
 """Increased when dependency layers are made differently: those of other formats are not used."""
 WHEELS_DIR = "/cooperbench/wheels"
 """Folder of a dependency layer with the packages that pip downloaded."""
 PIP_LOG = "/cooperbench/pip.log"
+BUILD_PACKAGES = "/cooperbench/build-packages"
+"""File of a dependency layer in which the packages with which pip builds are installed, too.
+
+By default pip installs them anew for each build, which takes longer than most tests.
+"""
+_BUILD_FILE = re.compile(
+    rb"^diff --git [^\n]*[/\"](?:pyproject\.toml|setup\.cfg|setup\.py)\b", re.MULTILINE
+)
 _LAYER_ENV = {"npm_config_store_dir": "/cooperbench/pnpm-store"}
 """Environment of every command in an image with a dependency layer.
 
@@ -80,6 +89,8 @@ _INSTALLED_ENV = {
     "PIP_FIND_LINKS": WHEELS_DIR,
 }
 """Environment without a network in an image with a dependency layer."""
+_PREBUILT_ENV = {**_INSTALLED_ENV, "COOPERBENCH_USE_BUILD_PACKAGES": "1"}
+"""Environment in which `RUNNER_WRAPPER` lets pip build with installed packages."""
 INSTALL_ENV = {
     **_LAYER_ENV,
     **_ONLINE_ENV,
@@ -106,6 +117,13 @@ class Conditions(NamedTuple):
         if self.network == "public":
             return {**_LAYER_ENV, **_ONLINE_ENV} if self.installed else _ONLINE_ENV
         return {}
+
+    def env_for(self, patch: bytes) -> Mapping[str, str]:
+        """Return the environment for a patch: one that changes how it is built is built afresh."""
+        may_use_build_packages = self.network == "none" and self.installed
+        if may_use_build_packages and not _BUILD_FILE.search(patch):
+            return _PREBUILT_ENV
+        return self.env
 
     @property
     def label(self) -> str:

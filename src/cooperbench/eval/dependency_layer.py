@@ -12,7 +12,14 @@ from importlib import resources
 from typing import NamedTuple
 
 from cooperbench.errors import InfraError, SandboxRefused
-from cooperbench.eval.conditions import INSTALL_ENV, LAYER_FORMAT, PIP_LOG, WHEELS_DIR
+from cooperbench.eval.conditions import (
+    BUILD_PACKAGES,
+    INSTALL_ENV,
+    LAYER_FORMAT,
+    PIP_LOG,
+    WHEELS_DIR,
+    Conditions,
+)
 from cooperbench.eval.package_index import Outage, find_outage
 from cooperbench.eval.test_runs import PATCHES_DIR, TESTS_NAME, TestRun, run_tests
 from cooperbench.models import REPO_DIR, Task
@@ -20,6 +27,7 @@ from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 
+_SCRIPTS = ("keep_wheels.sh", "install_build_packages.sh")
 _RUNS_GO = re.compile(r"^(?!\s*(?:\#|echo\b)).*\bgo\s+(?:test|build|vet)\b", re.MULTILINE)
 _DOES_NOT_COMPILE = re.compile(
     r"^(?:error\[E\d+\]: |error: could not compile |[^\n]{1,300}error TS\d+: )", re.MULTILINE
@@ -62,10 +70,9 @@ def make_dependency_layer(
     image = sandboxes.image(task)
     image_ref = image.evaluation_ref or image.ref
     tests = task.features[0].tests.read_bytes()
-    keep_wheels = resources.files(__package__).joinpath("keep_wheels.sh").read_bytes()
 
     digest = hashlib.sha256(f"{LAYER_FORMAT} {image.digest} {image_ref}".encode())
-    for part in (task.runner_script.read_bytes(), tests, keep_wheels):
+    for part in (task.runner_script.read_bytes(), tests, *map(_script, _SCRIPTS)):
         digest.update(hashlib.sha256(part).digest())
     key = digest.hexdigest()[:16]
 
@@ -79,18 +86,51 @@ def make_dependency_layer(
         if existing:
             return DependencyLayer(existing)
         with sandboxes.sandbox(
-            image_ref, timeout_seconds=3 * timeout_seconds, options=options
+            image_ref, timeout_seconds=4 * timeout_seconds, options=options
         ) as sandbox:
             run = run_tests(sandbox, tests, None, timeout_seconds, INSTALL_ENV, last=False)
             error = _install_error(run, sandbox)
             if error:
                 return DependencyLayer("", error)
-            argv = ["bash", "-c", keep_wheels.decode(), "keep-wheels"]
-            argv += [PIP_LOG, WHEELS_DIR, f"{PATCHES_DIR}/{TESTS_NAME}"]
-            sandbox.run_checked(
-                argv, f"{task.label}: cannot keep the packages that pip downloaded", timeout_seconds
-            )
+            _keep_wheels(sandbox, task, timeout_seconds)
+            _prepare_builds(sandbox, tests, run, timeout_seconds)
+            _keep_wheels(sandbox, task, timeout_seconds)
             return DependencyLayer(backend.take_snapshot(sandbox, task, key))
+
+
+def _script(name: str) -> bytes:
+    return resources.files(__package__).joinpath(name).read_bytes()
+
+
+def _keep_wheels(sandbox: Sandbox, task: Task, timeout_seconds: int) -> None:
+    """Keep what pip has downloaded, and remove the traces of the test run."""
+    argv = ["bash", "-c", _script("keep_wheels.sh").decode(), "keep-wheels"]
+    argv += [PIP_LOG, WHEELS_DIR, f"{PATCHES_DIR}/{TESTS_NAME}"]
+    failed = f"{task.label}: cannot keep the packages that pip downloaded"
+    sandbox.run_checked(argv, failed, timeout_seconds)
+
+
+def _prepare_builds(
+    sandbox: Sandbox, tests: bytes, install_run: TestRun, timeout_seconds: int
+) -> None:
+    """Install the packages with which pip builds, if the runner ends in the same way with them."""
+    argv = ["bash", "-c", _script("install_build_packages.sh").decode(), "build", WHEELS_DIR]
+    result = sandbox.run(argv, timeout_seconds=timeout_seconds)
+    names = result.stdout_read().split()
+    if result.returncode or not names:
+        return
+    sandbox.write_file(BUILD_PACKAGES, result.stdout)
+    env = Conditions("none", installed=True).env_for(b"")
+    run = run_tests(sandbox, tests, None, timeout_seconds, env, last=False)
+    if _ending(run) != _ending(install_run):
+        argv = ["bash", "-c", f'rm {BUILD_PACKAGES}; pip uninstall -y "$@"', "undo", *names]
+        sandbox.run(argv, timeout_seconds=timeout_seconds)
+
+
+def _ending(run: TestRun) -> tuple[object, ...]:
+    """Return what must not differ between two runs of the same tests on the same code."""
+    counts = (run.tests_passed, run.tests_failed, run.tests_skipped)
+    return run.exit_code, counts, dict(run.outcomes)
 
 
 def _install_error(run: TestRun, sandbox: Sandbox) -> DependencyLayerError | None:

@@ -127,7 +127,7 @@ class PatchTester:
                     hidden_tests,
                     patch,
                     self.timeout_seconds,
-                    conditions.env,
+                    conditions.env_for(patch or b""),
                     runner=runner,
                 )
 

@@ -30,6 +30,11 @@ _FEATURE_NAME = "feature.patch"
 RUNNER_WRAPPER = """
 export PYTEST_ADDOPTS="-vv -rpfEsxX${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}" NEXTEST_STATUS_LEVEL=pass
 if command -v go >/dev/null; then export GOFLAGS="$(go env GOFLAGS) -v"; fi
+if [ -n "${COOPERBENCH_USE_BUILD_PACKAGES-}" ] && [ -e /cooperbench/build-packages ]; then
+  # In the first variable 0 means "no isolation".
+  export PIP_NO_BUILD_ISOLATION=0 PIP_CHECK_BUILD_DEPENDENCIES=1
+fi
+unset COOPERBENCH_USE_BUILD_PACKAGES
 [ ! -r "${BASH_ENV-}" ] || . "$BASH_ENV"
 (. "$0" "$@")
 code=$?
