@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from msgspec.structs import replace as replace_fields
 
@@ -70,17 +71,22 @@ def evaluate_pair(
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
         subjects = work.subjects(setting)
+        run_parallel = references.tester.run_parallel
+        jobs = [partial(_run_tests, subject, references) for subject in subjects]
         runs: dict[str, Runs] = {}
-        for subject in subjects:
-            runs[subject.name] = _run_tests(subject, references)
+        for subject, subject_runs in zip(subjects, run_parallel(jobs), strict=True):
+            runs[subject.name] = subject_runs
         outputs = dict(_outputs_of(runs))
 
         # Confirm every success with tests of which some must fail. A success that is not confirmed
         # becomes a failure of this patch only.
         confirmations: Confirmations = {}
         if canary:
-            for subject in subjects:
-                confirmations[subject.name] = _confirm(subject, runs[subject.name], references)
+            checks = [
+                partial(_confirm, subject, runs[subject.name], references) for subject in subjects
+            ]
+            for subject, by_feature in zip(subjects, run_parallel(checks), strict=True):
+                confirmations[subject.name] = by_feature
             _fail_suspicious_runs(runs, confirmations)
 
         # Find out whose patch is behind a suspicious merge.
@@ -102,13 +108,13 @@ def evaluate_pair(
 def _run_tests(subject: Subject, references: References) -> Runs:
     """Run the tests of each feature with a patch, and compare them with the references."""
     patch = subject.patch
-    runs = {}
-    for feature in subject.features:
-        if patch.patch:
-            runs[feature.feature_id] = references.test(feature, patch.patch, patch.tree)
-        else:
-            runs[feature.feature_id] = not_run(patch.error)
-    return runs
+    if not patch.patch:
+        return {feature.feature_id: not_run(patch.error) for feature in subject.features}
+    jobs = [
+        partial(references.test, feature, patch.patch, patch.tree) for feature in subject.features
+    ]
+    runs = references.tester.run_parallel(jobs)
+    return {feature.feature_id: run for feature, run in zip(subject.features, runs, strict=True)}
 
 
 def _confirm(subject: Subject, runs: Runs, references: References) -> dict[int, Confirmation]:
@@ -118,9 +124,14 @@ def _confirm(subject: Subject, runs: Runs, references: References) -> dict[int, 
     """
     if not all(run.success for run in runs.values()):
         return {}
+    patch = subject.patch
+    jobs = [
+        partial(references.confirm, feature, patch.patch, patch.tree)
+        for feature in subject.features
+    ]
     confirmations = {}
-    for feature in subject.features:
-        confirmation = references.confirm(feature, subject.patch.patch, subject.patch.tree)
+    results = references.tester.run_parallel(jobs)
+    for feature, confirmation in zip(subject.features, results, strict=True):
         confirmations[feature.feature_id] = confirmation
         if confirmation.outcome == "impossible":
             text = f"successes cannot be confirmed by a canary: {confirmation.detail}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import BoundedSemaphore
+from typing import TypeVar
 
 from cooperbench.eval.base_commit import Base, base_folder, load_base, read_base
 from cooperbench.eval.conditions import Conditions
@@ -34,7 +37,7 @@ SPARE_SECONDS = 300
 _MAX_KEPT_OUTPUT = 1_000_000
 """Maximum output, in characters, of a run that is kept in memory for the same question."""
 _REMOVAL_THREADS = 2
-_MAX_SUITE_THREADS = 1000
+T = TypeVar("T")
 
 
 class PatchTester:
@@ -53,8 +56,10 @@ class PatchTester:
         self._runs: SingleFlight[tuple[Feature, str, Conditions], TestRun] = SingleFlight()
         # Some backends need seconds to remove a sandbox, and no test has to wait for that.
         self._removals = sandboxes.pool(_REMOVAL_THREADS, "removal")
-        # It has a thread for each evaluation that runs suites, and starts them when needed.
-        self._suite_runs = sandboxes.pool(_MAX_SUITE_THREADS, "suite")
+        # One thread more for each processor than pairs are evaluated at once.
+        spare_threads = os.cpu_count() or 1
+        self._spare_threads = BoundedSemaphore(spare_threads)
+        self._helpers = sandboxes.pool(spare_threads, "test")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -142,13 +147,33 @@ class PatchTester:
         """
         runner = change_runner(feature.task.runner_script.read_bytes())
         run_suite = partial(self.run, feature, patch, conditions, runner=runner)
-        # The calling thread runs the first one, so that no pool can be exhausted by waiting.
-        futures = [self._suite_runs.submit(run_suite, suite) for suite in suites[1:]]
+        return self.run_parallel([partial(run_suite, suite) for suite in suites])
+
+    def run_parallel(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Run jobs, some of them in other threads if the machine has processors to spare.
+
+        The last job, and each one for which there is no thread, is run by the caller. So jobs may
+        run jobs. An error is raised when all jobs that were started have ended.
+        """
+        futures: list[Future[T]] = []
         try:
-            first_run = run_suite(suites[0])
+            for job in jobs[:-1]:
+                if self._spare_threads.acquire(blocking=False):
+                    futures.append(self._helpers.submit(self._run_in_spare_thread, job))
+                else:
+                    future: Future[T] = Future()
+                    future.set_result(job())
+                    futures.append(future)
+            last_results = [job() for job in jobs[-1:]]
         finally:
             wait(futures)
-        return [first_run, *(future.result() for future in futures)]
+        return [*(future.result() for future in futures), *last_results]
+
+    def _run_in_spare_thread(self, job: Callable[[], T]) -> T:
+        try:
+            return job()
+        finally:
+            self._spare_threads.release()
 
     def forget(self, feature: Feature, tree: str, conditions: Conditions) -> None:
         """Let `run_once` run the tests again."""

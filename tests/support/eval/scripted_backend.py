@@ -14,6 +14,7 @@ import msgspec
 
 from cooperbench.dataset.discovery import load_tasks
 from cooperbench.eval.base_commit import BaseInfo, base_folder, make_git_dir
+from cooperbench.eval.conditions import BUILD_PACKAGES
 from cooperbench.eval.patch_tester import PatchTester
 from cooperbench.eval.references import References
 from cooperbench.git import git
@@ -55,9 +56,9 @@ class Call(NamedTuple):
 
     @property
     def step(self) -> str:
-        """`install`, or what the tests have: `bare`, `layer` or `public`."""
+        """`install`, `build` (with build packages), or what tests have: `bare`, `layer`, `public`."""
         if not self.has_feature and self.network == "public":
-            return "install"
+            return "build" if "PIP_FIND_LINKS" in self.env else "install"
         if self.network == "public":
             return "public"
         return "bare" if self.image == "bare" else "layer"
@@ -69,27 +70,32 @@ class ScriptedSandbox(Sandbox):
     def __init__(self, backend: ScriptedBackend, image: str, options: SandboxOptions) -> None:
         super().__init__(lifetime_seconds=600, workdir=REPO_DIR)
         self._backend, self._image, self._options = backend, image, options
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
 
     def write_file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        self._files[path] = data
+        self.files[path] = data
 
     def read_file(self, path: str) -> bytes:
         raise FileNotFoundError(path)
 
     def run(self, argv: Any, **options: Any) -> CommandResult:
-        if "keep-wheels" in argv:
+        name = argv[3]
+        if name == "build":
+            return CommandResult(0, self._backend.build_packages.encode())
+        if name == "undo":
+            self.files.pop(BUILD_PACKAGES)
+        if name in ("keep-wheels", "undo"):
             return CommandResult(0)
         return self.run_last(argv, **options)
 
     def run_last(self, argv: Any, **options: Any) -> CommandResult:
-        test_file = _TEST_FILE.search(self._files["/patches/tests.patch"])
+        test_file = _TEST_FILE.search(self.files["/patches/tests.patch"])
         assert test_file is not None
         call = Call(
             self._options.network,
             self._image,
             int(test_file[1]),
-            self._files.get("/patches/feature.patch", b""),
+            self.files.get("/patches/feature.patch", b""),
             options["env"],
         )
         self._backend.calls.append(call)
@@ -112,7 +118,10 @@ class ScriptedBackend(Backend):
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.calls: list[Call] = []
-        self.snapshots: set[str] = set()
+        self.build_packages = ""
+        """Names of the packages that builds need and that tests do not."""
+        self.snapshots: dict[str, set[str]] = {}
+        """Paths of the files in each snapshot, by key."""
         self.capabilities = Capabilities(networks=frozenset({"none", "public"}), snapshots=True)
 
     def prepare(self, task: Task) -> Image:
@@ -134,7 +143,8 @@ class ScriptedBackend(Backend):
         yield key if key in self.snapshots else None
 
     def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
-        self.snapshots.add(key)
+        assert isinstance(sandbox, ScriptedSandbox)
+        self.snapshots[key] = set(sandbox.files)
         return key
 
 
