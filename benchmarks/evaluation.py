@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,7 +246,7 @@ def evaluate_distinct(
 
 
 def compare_with_public_release(
-    name: str, backend: EvalBackend, pairs: Sequence[Pair], *, variants: int, rounds: int
+    name: str, backend: EvalBackend, pairs: Sequence[Pair], *, variants: int
 ) -> None:
     """Measure both procedures in turn on the same pairs with distinct patches."""
     with SandboxManager(backend) as sandboxes:
@@ -256,23 +256,30 @@ def compare_with_public_release(
         verdicts = evaluate_distinct(sandboxes, first, canary=True)[2]
         merging = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict]
         work = [(pair, distinct_patches(pair, v)) for v in range(variants) for pair in merging]
-        print(f"{name}: {len(work)} pairs with distinct patches, {CONCURRENCY} at once")
-        for _ in range(rounds):
-            with ThreadPoolExecutor(CONCURRENCY) as pool:
-                started = time.perf_counter()
-                codes = list(
-                    pool.map(lambda item: run_like_public_release(sandboxes, *item), work)
-                )
-                public = time.perf_counter() - started
-            assert not any(map(any, codes)), codes
-            print(f"  public release: {public:.1f} s, {2 * len(work)} calls", end="; ")
-            for canary in (False, True):
-                took, calls, verdicts = evaluate_distinct(sandboxes, work, canary=canary)
-                assert all(verdicts), verdicts
-                text = "with" if canary else "without"
-                ratio = took / public
-                print(f"{text} confirmation: {took:.1f} s ({ratio:.2f}), {calls} calls", end="; ")
-            print(flush=True)
+        print(f"{name}: {len(work)} pairs with distinct patches, {CONCURRENCY} at once", flush=True)
+        totals: dict[str, float] = defaultdict(float)
+        for start in range(0, len(work), CONCURRENCY):
+            # Procedures take turns every few seconds, so that other load hits all of them.
+            _measure_in_turn(sandboxes, work[start : start + CONCURRENCY], totals)
+            public = totals["public release"]
+            for procedure, seconds in totals.items():
+                text = f"{seconds / (start + CONCURRENCY):.1f} s a pair ({seconds / public:.2f})"
+                print(f"  {procedure:<24} {text}", flush=True)
+
+
+def _measure_in_turn(
+    sandboxes: SandboxManager, work: Sequence[tuple[Pair, list[bytes]]], totals: dict[str, float]
+) -> None:
+    """Evaluate pairs with each procedure, and add the seconds that it takes."""
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        started = time.perf_counter()
+        codes = list(pool.map(lambda item: run_like_public_release(sandboxes, *item), work))
+        totals["public release"] += time.perf_counter() - started
+    assert not any(map(any, codes)), codes
+    for procedure, canary in (("without confirmation", False), ("with confirmation", True)):
+        took, _, verdicts = evaluate_distinct(sandboxes, work, canary=canary)
+        assert all(verdicts), verdicts
+        totals[procedure] += took
 
 
 def main() -> None:
