@@ -281,10 +281,28 @@ def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(
     assert browser.count(ROWS) == 1
     browser.open(tmp_path / "r.html", address_of(key.repo, key.task_id, "f1_f2", "run=r:coop"))
     shown = browser.text(".notes")
-    assert (
-        "suspicious: agent1 interferes with the test process at src/app.py:3: os._exit(0)" in shown
-    )
+    assert "review note: agent1 src/app.py:3: os._exit(0)" in shown
     assert "suspicious: the tests of feature 2 do not fail where they must" in shown
+    assert browser.contrast_failures() == []
+    browser.assert_silent()
+
+
+def test_mismatches_stand_above_all_numbers_and_mark_them(browser: Browser, tmp_path: Path) -> None:
+    pairs = layout(1, 2, 4)
+    key, *_ = keys_of(pairs)
+    paths = write_run(tmp_path, "r", pairs)
+    evaluation = paths.pair_named("coop", key.repo, key.task_id, key.features).evaluation
+    evaluation.write_text(evaluation.read_text() + " ")
+    build_page([load_run(tmp_path, "r")], tmp_path / "r.html")
+    browser.open(tmp_path / "r.html")
+    line = f"r: coop: eval.json is not the one in history.jsonl: {key.label}"
+    assert browser.texts("#mismatches li") == [line]
+    assert "r · coop †" in browser.text("#success-rates")
+    assert browser.texts(f"{ROWS} .tag.mismatch") == ["mismatch"]
+    browser.open(tmp_path / "r.html", "#/?q=mismatch")
+    assert browser.count(ROWS) == 1
+    browser.open(tmp_path / "r.html", address_of(key.repo, key.task_id, "f1_f2", "run=r:coop"))
+    assert f"mismatch: {line}" in browser.text(".notes")
     assert browser.contrast_failures() == []
     browser.assert_silent()
 

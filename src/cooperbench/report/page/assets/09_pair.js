@@ -76,7 +76,7 @@ function pairContent(detail, pair, series) {
     "div",
     null,
     verdictBox(detail, pair, series),
-    notes(detail, mismatchTexts(mismatchesOf(pair, series))),
+    notes(detail, pair.cells[series]),
     verdictCards(detail),
     agentTable(detail, pair),
     section("What happened", null, history),
@@ -122,7 +122,7 @@ function verdictBox(detail, pair, series) {
     h(
       "p",
       { class: "ended" },
-      outcomeNode({ ...detail, mismatches: mismatchesOf(pair, series) }),
+      outcomeNode({ ...detail, mismatches: pair.cells[series].mismatches }),
       h("span", { class: "quiet" }, ` in ${seriesName(overview.series[series])}: ${sentence}`),
     ),
     detail.outcome === "conflict" &&
@@ -177,14 +177,10 @@ function showTestRun(subject, feature) {
   flash(node);
 }
 
-function mismatchesOf(pair, series) {
-  return pair.cells[series]?.mismatches ?? [];
-}
-
-function notes(detail, mismatches) {
+function notes(detail, cell) {
   const lines = [
     detail.error,
-    ...mismatches.map((text) => `mismatch: ${text}`),
+    ...mismatchTexts(cell.mismatches).map((text) => `mismatch: ${text}`),
     detail.unsound && `unsound: ${detail.unsound}`,
     ...detail.suspicious.map((text) => `suspicious: ${text}`),
     ...detail.review_notes.map((text) => `review note: ${text}`),

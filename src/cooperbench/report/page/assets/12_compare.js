@@ -26,7 +26,7 @@ async function comparison(pair, first, second) {
     h(
       "div",
       { class: "sides" },
-      loaded.map((detail, index) => comparisonColumn(detail, pair, series[index])),
+      loaded.map((detail, index) => comparisonColumn(detail, pair, indexes[index])),
     ),
   );
 }
@@ -45,8 +45,8 @@ function comparisonColumn(detail, pair, series) {
   return h(
     "div",
     { class: "side" },
-    h("h2", null, seriesName(series)),
-    notes(detail),
+    h("h2", null, seriesName(overview.series[series])),
+    notes(detail, pair.cells[series]),
     detail.failures.map((failure) => failedTest(failure, pair)),
     verdictCards(detail),
     h("h3", null, "In time"),
