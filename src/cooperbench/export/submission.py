@@ -18,8 +18,9 @@ import msgspec
 
 from cooperbench import records
 from cooperbench.records import JsonObject
+from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.history import read_history
-from cooperbench.records.result import RunConditions
+from cooperbench.records.result import PairResult, RunConditions
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds, mismatch_texts, unchecked_texts
 from cooperbench.report.pairs import EVALUATED, STATES, VERDICTS, AgentData, PairData
@@ -76,25 +77,40 @@ class BothSources(msgspec.Struct, kw_only=True, frozen=True):
     evaluation: str | None
 
 
-class PairOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How one pair was run and evaluated; None for what its files do not say."""
+class AgentOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How the agents of one pair were run; None for what result.json does not say."""
 
     attempts: int
     earlier_attempts: list[str] | None
     """How each of them ended."""
-    dataset_sha256: BothSources
+    dataset_sha256: str | None
     backend: str | None
     conditions: RunConditions | None
-    """Options that the agents worked under."""
     team_features: dict[str, bool] | None
-    eval_network: str | None
-    test_timeout_seconds: int | None
+
+
+class EvaluationOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How the verdict on one pair was made."""
+
+    dataset_sha256: str | None
+    """None if an older file does not say."""
+    eval_network: str
+    test_timeout_seconds: int
     canary: bool | None
-    """Whether successes were to be confirmed."""
-    unconfirmed: int | None
+    """Whether successes were to be confirmed; None if the file does not say."""
+    unconfirmed: int
     """Number of successes that no confirmation run supports."""
-    key: str | None
+    key: str
     """Checksum of everything that the verdict depends on."""
+
+
+class PairOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """How one pair was run and evaluated."""
+
+    run: AgentOptions | None
+    """None without a result."""
+    evaluation: EvaluationOptions | None
+    """None without a verdict."""
     mismatches: list[str]
     """Kinds of the mismatches that affect the pair."""
 
@@ -244,7 +260,9 @@ def _requests(run: Run) -> list[JsonObject]:
 def _options_of_calls(run: Run, names: Sequence[str]) -> list[JsonObject]:
     """Return some options of every call, each combination once."""
     combinations: list[JsonObject] = []
-    for call in run.config.invocations if run.config else ():
+    if run.config is None:
+        return combinations
+    for call in run.config.invocations:
         options = msgspec.structs.asdict(call)
         combination = {name: options[name] for name in names}
         if combination not in combinations:
@@ -289,25 +307,38 @@ def history_checksums(run: Run) -> list[str]:
 
 
 def _pair_options(run: Run, pair: PairData) -> PairOptions:
-    result, evaluation = pair.result, pair.evaluation
-    verdict = evaluation if pair.verdicts else None
-    attempts = result.earlier_attempts if result else None
+    evaluation = None
+    if pair.evaluation is not None and pair.verdicts:
+        evaluation = _evaluation_options(pair.evaluation)
     return PairOptions(
-        attempts=pair.attempts,
-        earlier_attempts=None if attempts is None else [attempt.status for attempt in attempts],
-        dataset_sha256=BothSources(
-            run=result.dataset_sha256 if result else None,
-            evaluation=evaluation.dataset_sha256 if evaluation else None,
-        ),
-        backend=(result.backend or None) if result else None,
-        conditions=result.conditions if result else None,
-        team_features=result.team_features if result else None,
-        eval_network=(verdict.eval_network or None) if verdict else None,
-        test_timeout_seconds=verdict.test_timeout_seconds if verdict else None,
-        canary=verdict.canary not in (None, "off") if verdict else None,
-        unconfirmed=len(verdict.unconfirmed_successes) if verdict else None,
-        key=(verdict.key or None) if verdict else None,
+        run=_agent_options(pair.result) if pair.result else None,
+        evaluation=evaluation,
         mismatches=mismatch_kinds(run.mismatches, run.name, pair),
+    )
+
+
+def _agent_options(result: PairResult) -> AgentOptions:
+    attempts = None
+    if result.earlier_attempts is not None:
+        attempts = [attempt.status for attempt in result.earlier_attempts]
+    return AgentOptions(
+        attempts=max(1, result.attempt),
+        earlier_attempts=attempts,
+        dataset_sha256=result.dataset_sha256,
+        backend=result.backend or None,
+        conditions=result.conditions,
+        team_features=result.team_features,
+    )
+
+
+def _evaluation_options(evaluation: Evaluation) -> EvaluationOptions:
+    return EvaluationOptions(
+        dataset_sha256=evaluation.dataset_sha256,
+        eval_network=evaluation.eval_network,
+        test_timeout_seconds=evaluation.test_timeout_seconds,
+        canary=None if evaluation.canary is None else evaluation.canary != "off",
+        unconfirmed=len(evaluation.unconfirmed_successes),
+        key=evaluation.key,
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.export.submission import (
+    PairOptions,
     Submission,
     canonical,
     checksum_of,
@@ -117,19 +118,21 @@ def _contradictions(submission: Submission) -> Iterator[str]:
     names = {pair.name for pair in submission.pairs}
     if len(names) != len(submission.pairs):
         yield "pairs lists a pair more than once"
-    has_affected_pairs = False
     for pair in submission.pairs:
         if not pair.is_consistent:
             yield f"{pair.name}: its verdicts do not match the state {_shorten(pair.state)}"
-        options = pair.options
-        if options is None:
-            continue
-        has_affected_pairs |= bool(options.mismatches)
-        is_unconfirmed = options.canary is False and bool(options.unconfirmed)
-        if is_unconfirmed and "unconfirmed" not in options.mismatches:
+        if pair.options is not None and _hides_unconfirmed_successes(pair.options):
             yield f"{pair.name}: it has unconfirmed successes and does not say so"
-    if has_affected_pairs and submission.options and not submission.options.mismatches:
+    affected = [pair for pair in submission.pairs if pair.options and pair.options.mismatches]
+    if affected and submission.options and not submission.options.mismatches:
         yield "its pairs have mismatches, its options do not list them"
+
+
+def _hides_unconfirmed_successes(options: PairOptions) -> bool:
+    evaluation = options.evaluation
+    if evaluation is None or evaluation.canary is not False or not evaluation.unconfirmed:
+        return False
+    return "unconfirmed" not in options.mismatches
 
 
 def _comparable(submission: Submission) -> JsonObject:

@@ -56,7 +56,7 @@ class HistoryEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 
 @dataclass(frozen=True)
 class History:
-    """What history.jsonl says."""
+    """The content of history.jsonl."""
 
     entries: tuple[HistoryEntry, ...]
     """The lines that can be read."""
@@ -75,7 +75,7 @@ _EMPTY = History((), (), 0, None, "")
 
 
 def read_history(paths: ExperimentPaths) -> History | None:
-    """Return what history.jsonl says; None if there is no file."""
+    """Return the content of history.jsonl; None if there is no file."""
     data = read_bytes(paths.history)
     if data is None:
         return None

@@ -8,9 +8,9 @@ same way is not found; docs/statistics.md says what that takes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.agents.model_names import with_vendor
 from cooperbench.records.config import RunRecord
@@ -18,7 +18,7 @@ from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult, RunConditions
 from cooperbench.report.history_check import EVALUATION, RESULT, check_history
 from cooperbench.report.mismatch import AFFECTS, Findings, Mismatch, name_pairs
-from cooperbench.report.pairs import ENDED, EVALUATED, PairData, PairKey
+from cooperbench.report.pairs import ENDED, EVALUATED, AgentData, PairData, PairKey
 
 if TYPE_CHECKING:
     from cooperbench.report.loading import Run
@@ -186,13 +186,7 @@ def _check_against_config(run: Run, config: RunRecord, pair: PairData, findings:
         return
     folder = pair.paths.folder.relative_to(run.root).as_posix()
     if config.requested is not None:
-        if folder not in config.requested:
-            text = "no call in config.json asked for this"
-            findings.add("not_requested", pair, text, RESULT, EVALUATION)
-        requested = config.requested.get(folder)
-        if requested and result.dataset_sha256 and requested != result.dataset_sha256:
-            text = "the dataset's files changed after the pair was first asked for"
-            findings.add("dataset", pair, text)
+        _check_request(config.requested, folder, pair, findings)
     _check_agents(config, pair, findings)
     _check_conditions(config, result, pair, findings)
     names = {config.run_name, *(call.run_name for call in config.invocations)}
@@ -202,27 +196,49 @@ def _check_against_config(run: Run, config: RunRecord, pair: PairData, findings:
         findings.add("other_run", pair, text, RESULT, EVALUATION)
 
 
+def _check_request(
+    requested: Mapping[str, str], folder: str, pair: PairData, findings: Findings
+) -> None:
+    """Find pairs that no call asked for, and changes of the dataset since one did."""
+    if folder not in requested:
+        text = "no call in config.json asked for this"
+        findings.add("not_requested", pair, text, RESULT, EVALUATION)
+        return
+    checksums = {requested[folder], pair.result.dataset_sha256 if pair.result else None}
+    if len(checksums - {None, ""}) > 1:
+        text = "the dataset's files changed after the pair was first asked for"
+        findings.add("dataset", pair, text)
+
+
 def _check_agents(config: RunRecord, pair: PairData, findings: Findings) -> None:
     """Find agents and models that the configuration does not have in their slots."""
-    slots = len(pair.agent_ids)
-    agents = _split_slots(config.agent, slots)
-    with_model = [agent for agent in pair.agents if agent.model]
-    models = _split_slots(config.model_name or "none", len(with_model))
-    if len(models) != len(with_model):
-        models = [
-            model
-            for agent_id, model in zip(pair.agent_ids, models, strict=False)
-            if agent_id in {agent.agent_id for agent in with_model}
-        ]
+    agents = _split_slots(config.agent, len(pair.agent_ids))
     differences = []
     for agent, expected in zip(pair.agents, agents, strict=False):
         if expected and agent.agent and agent.agent != expected:
             differences.append(f"{agent.agent_id} is {agent.agent}, in config.json {expected}")
-    for agent, expected in zip(with_model, models, strict=False):
-        if with_vendor(agent.model or "") != with_vendor(expected):
-            differences.append(f"{agent.agent_id} uses {agent.model}, in config.json {expected}")
+    for agent, model in _configured_models(config.model_name or "none", pair):
+        if with_vendor(agent.model or "") != with_vendor(model):
+            differences.append(f"{agent.agent_id} uses {agent.model}, in config.json {model}")
     if differences:
         findings.add("other_agent", pair, "; ".join(differences), RESULT, EVALUATION)
+
+
+def _configured_models(text: str, pair: PairData) -> list[tuple[AgentData, str]]:
+    """Return the agents that use a model, with their model in config.json.
+
+    It has one for all of them, or one for each of them, or one for each slot.
+    """
+    agents = [agent for agent in pair.agents if agent.model]
+    models = _split_slots(text, len(agents))
+    if len(models) == len(agents):
+        return list(zip(agents, models, strict=True))
+    model_by_agent = dict(zip(pair.agent_ids, models, strict=False))
+    return [
+        (agent, model_by_agent[agent.agent_id])
+        for agent in agents
+        if agent.agent_id in model_by_agent
+    ]
 
 
 def _split_slots(text: str, slots: int) -> list[str]:
@@ -272,41 +288,40 @@ def _check_keys(run: Run, findings: Findings) -> None:
 
 def _check_same_conditions(run: Run, findings: Findings) -> None:
     """Find results and verdicts of one run that were made in different ways."""
-    ended = [pair for pair in run.pairs if pair.result and pair.state in ENDED]
-    evaluated = [pair for pair in run.pairs if pair.evaluation and pair.state in EVALUATED]
-
-    def result_version(pair: PairData) -> Hashable:
-        return pair.result.version if pair.result else ""
-
-    def verdict_version(pair: PairData) -> Hashable:
-        return pair.evaluation.version if pair.evaluation else ""
-
-    def network(pair: PairData) -> Hashable:
-        return pair.evaluation.eval_network if pair.evaluation else ""
-
-    def test_timeout(pair: PairData) -> Hashable:
-        return pair.evaluation.test_timeout_seconds if pair.evaluation else 0
-
-    _check_same(ended, result_version, "run by version", findings)
-    _check_same(evaluated, verdict_version, "evaluated by version", findings)
-    _check_same(evaluated, network, "evaluated with --eval-network", findings)
-    _check_same(evaluated, test_timeout, "evaluated with --test-timeout", findings)
+    result_versions: list[_PairValue] = []
+    verdict_versions: list[_PairValue] = []
+    networks: list[_PairValue] = []
+    timeouts: list[_PairValue] = []
+    for pair in run.pairs:
+        if pair.result is not None and pair.state in ENDED:
+            result_versions.append(_PairValue(pair, pair.result.version))
+        if pair.evaluation is not None and pair.state in EVALUATED:
+            verdict_versions.append(_PairValue(pair, pair.evaluation.version))
+            networks.append(_PairValue(pair, pair.evaluation.eval_network))
+            timeouts.append(_PairValue(pair, pair.evaluation.test_timeout_seconds))
+    _check_same(result_versions, "run by version", findings)
+    _check_same(verdict_versions, "evaluated by version", findings)
+    _check_same(networks, "evaluated with --eval-network", findings)
+    _check_same(timeouts, "evaluated with --test-timeout", findings)
 
 
-def _check_same(
-    pairs: Sequence[PairData],
-    value_of: Callable[[PairData], Hashable],
-    text: str,
-    findings: Findings,
-) -> None:
-    """Find the pairs whose value is not the most common one. An older file may have none."""
-    counts = Counter(value_of(pair) for pair in pairs if value_of(pair))
+class _PairValue(NamedTuple):
+    """A value that should be the same for all pairs."""
+
+    pair: PairData
+    value: str | int
+    """Empty or 0 if an older file does not have it."""
+
+
+def _check_same(values: Sequence[_PairValue], text: str, findings: Findings) -> None:
+    """Find the pairs whose value is not the most common one."""
+    known = [entry for entry in values if entry.value]
+    counts = Counter(entry.value for entry in known)
     if len(counts) < 2:
         return
     usual = counts.most_common(1)[0][0]
-    for pair in pairs:
-        value = value_of(pair)
-        if value and value != usual:
+    for pair, value in known:
+        if value != usual:
             findings.add("mixed", pair, f"{text} {value}, most of the run with {usual}")
 
 

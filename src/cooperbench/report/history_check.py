@@ -105,18 +105,26 @@ def check_history(run: Run, config: RunRecord | None, findings: Findings) -> Non
     _check_lines(history, open_call, paths, findings)
     if config is not None:
         _check_calls(history, open_call, config, paths, findings)
-    pairs = {_folder_of(run, pair): pair for pair in run.pairs}
+    _check_pairs(run, history, open_call, findings)
+
+
+def _check_pairs(
+    run: Run, history: History, open_call: HistoryEntry | None, findings: Findings
+) -> None:
+    """Compare each pair with its part of the history."""
     histories: dict[str, _PairHistory] = {}
     for entry in history.entries:
         if entry.event in ("result", "evaluation"):
             histories.setdefault(entry.pair, _PairHistory()).add(entry)
-    for folder, pair in pairs.items():
-        check = _PairCheck(run, pair, histories.get(folder, _PairHistory()), open_call, findings)
+    # If lines are missing, every file could have been in them.
+    is_complete = not findings.has("history")
+    for pair in run.pairs:
+        pair_history = histories.pop(_folder_of(run, pair), _PairHistory())
+        check = _PairCheck(run, pair, pair_history, open_call, findings)
         check.run_again()
-        # If lines are missing, every file could have been in them.
-        if not findings.has("history"):
+        if is_complete:
             check.check_files()
-    for folder in histories.keys() - pairs.keys():
+    for folder in histories:
         _report_gone(folder, findings)
 
 
@@ -177,9 +185,14 @@ def _check_calls(
     if open_call is not None and open_call.call == calls + 1:
         # It was killed before it wrote config.json.
         starts = [entry for entry in starts if entry.call <= calls]
-    checksum = sha256(read_bytes(paths.config) or b"").hexdigest()
-    if starts and starts[-1].sha256 != checksum:
-        text = f"config.json is not the one of call {starts[-1].call}: its options were changed"
+    if starts:
+        _check_config(starts[-1], paths, findings)
+
+
+def _check_config(last_start: HistoryEntry, paths: ExperimentPaths, findings: Findings) -> None:
+    """Find changes of config.json since the last call."""
+    if last_start.sha256 != sha256(read_bytes(paths.config) or b"").hexdigest():
+        text = f"config.json is not the one of call {last_start.call}: its options were changed"
         findings.add_run("config", text)
 
 

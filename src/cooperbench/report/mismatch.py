@@ -148,8 +148,8 @@ class Findings:
 def name_pairs(keys: Sequence[PairKey]) -> str:
     """Return the first pairs by name, and how many more there are."""
     names = ", ".join(key.label for key in keys[:_MAX_NAMED_PAIRS])
-    more = len(keys) - _MAX_NAMED_PAIRS
-    return f"{names} and {plural(more, 'more pair')}" if more > 0 else names
+    hidden = len(keys) - _MAX_NAMED_PAIRS
+    return f"{names} and {plural(hidden, 'more pair')}" if hidden > 0 else names
 
 
 def affected_numbers(

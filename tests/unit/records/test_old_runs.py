@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cooperbench.cli import main
+from cooperbench.export.verification import verify_submission
 from tests.unit.records.test_files import assert_includes
 
 RUNS = Path(__file__).parent / "runs"
@@ -65,6 +66,7 @@ def test_submissions_are_the_same_without_their_options(logs: str, tmp_path: Pat
     content = json.loads(export(logs, tmp_path / "submission.json", "leaderboard").read_text())
     expected = json.loads((EXPECTED / "submission.json").read_text())
     assert_includes(content, expected | {"checksum": content["checksum"]})
+    assert verify_submission(tmp_path / "submission.json", Path(logs)).mismatches == []
 
 
 def export(logs: str, target: Path, format_name: str) -> Path:

@@ -239,7 +239,7 @@ def make_overview(runs: Sequence[Run]) -> Overview:
     sides = sides_of(runs)
     analysis = analyse(runs, "repo")
     is_one_dataset = len({run.dataset for run in runs}) == 1
-    mismatches = [found for found in analysis.mismatches if not found.is_unchecked]
+    mismatches = [line for line in analysis.mismatches if not line.is_unchecked]
     pairs = _pair_rows(runs, sides, mismatches)
     return Overview(
         schema=SCHEMA,
