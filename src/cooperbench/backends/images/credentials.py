@@ -1,0 +1,120 @@
+"""User names and passwords for registries, from where `docker login` and `podman login` keep them.
+
+The files are $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json (else ~/.docker/config.json) and
+$XDG_RUNTIME_DIR/containers/auth.json. A password may be in the file itself, or in a credential
+helper, a program that Docker calls `docker-credential-NAME`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cooperbench.backends.images.model import DOCKER_HUB
+from cooperbench.errors import UserError
+from cooperbench.storage import read_json
+from cooperbench.text import printable
+
+_HELPER_SECONDS = 30
+_TOKEN_USER = "<token>"  # noqa: S105  # what helpers say instead of a user name
+_DOCKER_HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", "docker.io")
+
+
+class Credentials(NamedTuple):
+    """What a user has to sign in to a registry."""
+
+    user: str
+    password: str = ""
+    identity_token: str = ""
+    """A long-lived token that the registry exchanges for others, instead of a password."""
+
+    @property
+    def basic(self) -> str:
+        """The value of an Authorization header with user name and password."""
+        pair = f"{self.user}:{self.password}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
+
+
+def find_credentials(registry: str) -> Credentials | None:
+    """Return this user's credentials for a registry; None if there are none.
+
+    Raises:
+        UserError: A credential helper is missing or fails.
+    """
+    for path in _files():
+        content = read_json(path)
+        if content is None:
+            continue
+        credentials = _from_file(content, registry)
+        if credentials is not None:
+            return credentials
+    return None
+
+
+def _files() -> list[Path]:
+    files = []
+    if own := os.environ.get("REGISTRY_AUTH_FILE"):
+        files.append(Path(own))
+    docker = os.environ.get("DOCKER_CONFIG")
+    files.append((Path(docker) if docker else Path.home() / ".docker") / "config.json")
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        files.append(Path(runtime) / "containers/auth.json")
+    return files
+
+
+def _from_file(content: dict[str, Any], registry: str) -> Credentials | None:
+    keys = _DOCKER_HUB_KEYS if registry == DOCKER_HUB else (registry, f"https://{registry}")
+    helpers = content.get("credHelpers") or {}
+    entries = content.get("auths") or {}
+    for key in keys:
+        helper = helpers.get(key)
+        entry = entries.get(key)
+        if helper:
+            return _ask_helper(str(helper), key)
+        if entry and (entry.get("auth") or entry.get("identitytoken")):
+            return _from_entry(entry)
+    if content.get("credsStore"):
+        return _ask_helper(str(content["credsStore"]), keys[0])
+    return None
+
+
+def _from_entry(entry: dict[str, Any]) -> Credentials | None:
+    try:
+        decoded = base64.b64decode(str(entry.get("auth") or "")).decode()
+    except ValueError:
+        return None
+    user, _, password = decoded.partition(":")
+    return Credentials(user, password.rstrip("\0"), str(entry.get("identitytoken") or ""))
+
+
+def _ask_helper(helper: str, key: str) -> Credentials | None:
+    """Return what a credential helper has for a registry; None if it has nothing."""
+    program = f"docker-credential-{helper}"
+    try:
+        done = subprocess.run(
+            [program, "get"],
+            input=key.encode(),
+            capture_output=True,
+            check=False,
+            timeout=_HELPER_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(
+            f"the credential helper {printable(program)} for {key} does not work: {error}."
+            " Install it, or remove it from your Docker configuration"
+        ) from None
+    if done.returncode:
+        # Helpers report a registry that they do not know as an error on stdout.
+        return None
+    try:
+        answer = json.loads(done.stdout)
+        user, secret = str(answer["Username"]), str(answer["Secret"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    if user == _TOKEN_USER:
+        return Credentials(user, identity_token=secret)
+    return Credentials(user, secret)
