@@ -217,3 +217,5 @@ class Image:
     """Digest of the content, which is recorded with results."""
     evaluation_ref: str | None = None
     """The image without commits later than HEAD, for test runs; None: each sandbox is stripped."""
+    takes_snapshots: bool = True
+    """Whether a backend with the capability `snapshots` can keep changes on top of it."""

@@ -6,6 +6,7 @@ process does not search again. Failures that a network outage can cause are neve
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,11 @@ class ReferenceSearch:
         self._golden = GoldenRuns(tester)
         self._store = store
         self._note_once = note_once
-        self._conditions = conditions_to_try(tester.capabilities, policy)
+        capabilities = tester.capabilities
+        self._conditions = conditions_to_try(capabilities, policy)
+        self._conditions_without_layer = conditions_to_try(
+            dataclasses.replace(capabilities, snapshots=False), policy
+        )
         self._bare_fails: set[Task] = set()
         """Tasks with a golden patch that does not pass in the bare image without a network."""
         self._outages: dict[Task, tuple[float, Outage]] = {}
@@ -105,9 +110,12 @@ class ReferenceSearch:
 
         With Go, tests start with the dependency layer: it saves compiling in each run.
         """
-        if _LAYER in self._conditions and compiles_outside_repository(task):
-            return (_LAYER, *(step for step in self._conditions if step != _LAYER))
-        return self._conditions
+        steps = self._conditions
+        if not self._tester.image(task).takes_snapshots:
+            steps = self._conditions_without_layer
+        if _LAYER in steps and compiles_outside_repository(task):
+            return (_LAYER, *(step for step in steps if step != _LAYER))
+        return steps
 
     def _is_strictest(self, task: Task, conditions: Conditions, ruled_out: set[str]) -> bool:
         steps = self._steps(task)
@@ -119,10 +127,11 @@ class ReferenceSearch:
         search = _Search(feature, self._golden.apply(feature))
         if search.golden.error:
             reason = not_run(search.golden.error)
-            return self._golden.make_reference(feature, self._conditions[-1], [reason])
+            return self._golden.make_reference(feature, self._steps(feature.task)[-1], [reason])
         reference: ReferenceRecord | None = None
-        for conditions in self._steps(feature.task):
-            is_last = conditions == self._conditions[-1]
+        steps = self._steps(feature.task)
+        for conditions in steps:
+            is_last = conditions == steps[-1]
             if conditions == _BARE and not is_last and self._needs_more_than_bare(feature.task):
                 # Other features of the task need a dependency layer or a network too.
                 search.ruled_out.append(_BARE.label)
@@ -140,7 +149,7 @@ class ReferenceSearch:
             search.ruled_out.append(conditions.label)
         if search.outage:
             failure = not_run(f"{search.outage}; evaluate again when the network is back")
-            return self._golden.make_reference(feature, self._conditions[-1], [failure])
+            return self._golden.make_reference(feature, steps[-1], [failure])
         assert reference is not None, "the last conditions need no dependency layer"
         return reference
 
@@ -175,7 +184,7 @@ class ReferenceSearch:
             return reference
         search.failed_tests = _failed_tests(runs)
         if conditions.network == "none":
-            if conditions != self._conditions[-1]:
+            if conditions != self._steps(feature.task)[-1]:
                 self.save(reference)
             return reference
         self._tester.forget(feature, golden.tree, conditions)
@@ -203,7 +212,7 @@ class ReferenceSearch:
         """Save a reference that passed, with the conditions that were ruled out."""
         task = search.feature.task
         if reference.network == "public" and task in self._layer_errors:
-            if _LAYER in self._conditions:
+            if _LAYER in self._steps(task):
                 # The network works now. Was it down when the layer was made?
                 del self._layer_errors[task]
                 layered = self._try(search, _LAYER)

@@ -52,6 +52,7 @@ Purpose = Literal["agent", "evaluation", "setup"]
 TIMEOUT_EXIT_CODE = 124
 PROGRAMS_DIR = "/cooperbench/programs"
 """Path inside a sandbox at which it sees `SandboxOptions.programs`."""
+NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
 DEFAULT_OUTPUT_LIMIT = 1_000_000
 """Bytes kept of stdout and of stderr each."""
 

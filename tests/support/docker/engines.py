@@ -226,12 +226,12 @@ def provide_base(engine: Engine) -> str:
         if not names & {BASE, f"localhost/{BASE}", f"docker.io/library/{BASE}"}:
             repository, _, tag = BASE.partition(":")
             # Podman 4.3 ignores the tag.
-            engine.api.import_image_from_file(str(_root_file_system()), repository, "latest")
+            engine.api.import_image_from_file(str(root_file_system()), repository, "latest")
             engine.api.tag(f"{repository}:latest", repository, tag)
     return BASE
 
 
-def _root_file_system() -> Path:
+def root_file_system() -> Path:
     """As a tar file, made by debootstrap: about 100 s, once."""
     cache = cache_folder()
     packed = cache / "bookworm-1.tar"

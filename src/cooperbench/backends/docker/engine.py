@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
+from cooperbench.sandbox.contract import NEEDED_TOOLS
 from cooperbench.temporary import owned_prefix
 from cooperbench.text import head_and_tail, printable
 
 ANSWER_SECONDS = 120
-NEEDED_TOOLS = "tasks need sh, bash 4.4 or newer, GNU coreutils and git in the image"
 _PODMAN_START_SECONDS = 30.0
 _RUN_UNTIL_STDIN_CLOSES = """
 "$@" </dev/null &

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from cooperbench import errors
-from cooperbench.backends.docker.engine import NEEDED_TOOLS, Engine, EngineGone, NotThere
+from cooperbench.backends.docker.engine import Engine, EngineGone, NotThere
 from cooperbench.backends.streams import stream_over
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import Sandbox
@@ -36,7 +36,7 @@ from cooperbench.sandbox.channel import (
     as_bytes,
     wait_for,
 )
-from cooperbench.sandbox.contract import TIMEOUT_EXIT_CODE, CommandResult, Stream
+from cooperbench.sandbox.contract import NEEDED_TOOLS, TIMEOUT_EXIT_CODE, CommandResult, Stream
 from cooperbench.text import printable
 
 SCRATCH_DIR = "/cooperbench/scratch"

@@ -20,7 +20,7 @@ from cooperbench.backends.images.model import (
     parse_manifest,
     parse_reference,
 )
-from cooperbench.backends.images.registry import clients_for
+from cooperbench.backends.images.registry import ManifestReply, clients_for
 from cooperbench.backends.images.settings import ImageSettings
 from cooperbench.backends.images.store import ImageStore, StoredImage
 from cooperbench.retry import run_in_daemon_threads
@@ -55,8 +55,9 @@ class RemoteImage(NamedTuple):
     name: str
     digest: str
     """Digest that the name stands for: of the index, if there is one."""
+    documents: list[ManifestReply]
+    """The index, if there is one, and the manifest."""
     manifest: ManifestDocument
-    manifest_data: bytes
     config: ConfigDocument
     config_data: bytes
 
@@ -112,19 +113,18 @@ def repository_of(reference: ImageReference, settings: ImageSettings) -> RemoteR
 
 def find_remote(name: str, reference: ImageReference, repository: RemoteRepository) -> RemoteImage:
     """Read manifest and configuration of an image for this machine."""
-    reply = repository.get_manifest(reference.reference)
-    digest = reply.digest
-    manifest = parse_manifest(reply.data, name)
+    documents = [repository.get_manifest(reference.reference)]
+    manifest = parse_manifest(documents[0].data, name)
     for _ in range(_MAX_INDEXES):
         if not manifest.manifests:
             break
-        reply = repository.get_manifest(choose_manifest(manifest, name).digest)
-        manifest = parse_manifest(reply.data, name)
+        documents.append(repository.get_manifest(choose_manifest(manifest, name).digest))
+        manifest = parse_manifest(documents[-1].data, name)
     if manifest.config is None:
         raise DamagedImage(f"{name} has a manifest without a configuration: it is not an image")
     config_data = repository.get_blob(manifest.config)
     config = parse_config(config_data, name)
-    return RemoteImage(name, digest, manifest, reply.data, config, config_data)
+    return RemoteImage(name, documents[0].digest, documents, manifest, config, config_data)
 
 
 def layers_of(remote: RemoteImage) -> dict[str, Descriptor]:

@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 
 import msgspec
 
@@ -149,6 +149,10 @@ class ImageStore:
         """Return the path for a blob that is being downloaded."""
         return self._made("downloads") / _checked(digest)
 
+    def temporary_folder(self) -> TemporaryDirectory[str]:
+        """Return a folder for large files, as a context manager that removes it."""
+        return TemporaryDirectory(prefix=owned_prefix("archive"), dir=self._made("downloads"))
+
     def use_lock(self, name: str) -> Path:
         """Return the file that processes lock (shared) while they use an image."""
         return self._made("locks") / f"image-{_hash(name)}"
@@ -161,7 +165,7 @@ class ImageStore:
 
     def remove_leftovers(self) -> None:
         """Remove what killed processes left half unpacked."""
-        for kind in ("layers", "tasks"):
+        for kind in ("layers", "tasks", "downloads"):
             for folder in (self.folder / kind).glob("cooperbench-*"):
                 if is_abandoned(folder):
                     remove_tree(folder)

@@ -1,8 +1,10 @@
 """The `local` backend: sandboxes on this machine, with nothing to set up.
 
 `sandbox` is one sandbox. `bubblewrap` starts it, through `spawner`, a process of its own, and with
-the filter of `seccomp`. `rootfs` is the file system that it sees, with `host_tools` in it. `cache`
-keeps prepared tasks.
+the filter of `seccomp`. `rootfs` is the file system that it sees: an image, or the host's system
+with `host_tools` in it. `cache` prepares tasks by their setup.sh, `image_tasks` those that have an
+image (see `backends/images`), whose configuration `image_root` reads. `snapshots` keeps dependency
+layers.
 """
 
 from __future__ import annotations
@@ -10,19 +12,27 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cache as cached
 from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import ClassVar
 
-from cooperbench.backends.local import bubblewrap, cache
+from cooperbench.backends.images.settings import read_settings as read_image_settings
+from cooperbench.backends.local import bubblewrap, cache, image_tasks, snapshots
 from cooperbench.backends.local.bubblewrap import Bubblewrap, Limits
 from cooperbench.backends.local.cache import remove_leftovers
+from cooperbench.backends.local.image_tasks import ImageTasks
 from cooperbench.backends.local.rootfs import Content, Overlays, RootFsBuilder
 from cooperbench.backends.local.sandbox import NOT_STARTED, LocalSandbox
+from cooperbench.backends.local.settings import read_settings
+from cooperbench.backends.local.snapshots import SnapshotStore
 from cooperbench.errors import SandboxError, UserError
 from cooperbench.models import Image, Task
 from cooperbench.sandbox.backend import Backend
+from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import Capabilities, SandboxOptions
 from cooperbench.settings import default_cache_dir
 
@@ -44,13 +54,17 @@ _try_lock = threading.Lock()
 class LocalBackend(Backend):
     """Sandboxes on this machine. docs/backends.md describes their isolation."""
 
-    capabilities = Capabilities(streams=True, networks=frozenset({"none", "public"}), programs=True)
+    options: ClassVar = ("image_template", "mounts", "pull")
+    capabilities = Capabilities(
+        streams=True, networks=frozenset({"none", "public"}), snapshots=True, programs=True
+    )
 
     def __init__(
         self,
         dataset_dir: str | Path | None = None,
         cache_dir: str | Path | None = None,
         limits: Limits | None = None,
+        **settings: object,
     ) -> None:
         """Keep the settings.
 
@@ -58,11 +72,22 @@ class LocalBackend(Backend):
             dataset_dir: Dataset in which image names are looked up; prepared tasks do not need it.
             cache_dir: Folder for prepared tasks and running sandboxes.
             limits: Resources that each sandbox may use.
+            settings: See `LocalSettings`.
         """
+        self._settings = read_settings(**settings)
         self._dataset_dir = dataset_dir
         self._cache_dir = Path(cache_dir).absolute() if cache_dir else default_cache_dir()
         self._limits = limits or Limits()
         self._open: set[LocalSandbox] = set()
+        self._base_refs: dict[LocalSandbox, str] = {}
+        """Refs of what open sandboxes began with."""
+        self.images = ImageTasks(
+            self._cache_dir,
+            read_image_settings(),
+            self._settings.image_template,
+            self._settings.pull,
+        )
+        self._snapshots = SnapshotStore(self._cache_dir)
 
     @property
     def about(self) -> str:
@@ -77,7 +102,13 @@ class LocalBackend(Backend):
         self._find_bubblewrap()
 
     def prepare(self, task: Task) -> Image:
-        """Run the task's setup.sh, unless its template is in the cache."""
+        """Prepare the task's image, or run its setup.sh, unless that is in the cache."""
+        image = self.images.provide(task)
+        if image is not None:
+            try:
+                return self.images.prepare(task, image, self._make)
+            except OSError as error:
+                raise SandboxError(f"preparing {task.label}: {error}") from error
         digest = cache.task_digest(task)
         template = cache.template_folder(self._cache_dir, digest)
         try:
@@ -90,6 +121,8 @@ class LocalBackend(Backend):
             agent_ref=ref + _AGENT_SUFFIX,
             digest=f"sha256:{digest}",
             evaluation_ref=ref,
+            # The system of the host, where a runner installs, is read-only.
+            takes_snapshots=False,
         )
 
     def create_sandbox(
@@ -103,14 +136,25 @@ class LocalBackend(Backend):
         """Create a sandbox.
 
         Args:
-            image: A ref from `prepare`, the image name of a task in the dataset, or `host` for an
-                empty workspace.
+            image: A ref from `prepare`, the name of an image in the cache or of a task in the
+                dataset, or `host` for an empty workspace.
             timeout: Lifetime in seconds.
             workdir: Working directory of commands.
             options: Network policy and programs.
         """
         content = self._find_content(image)
-        return self._make(content, options or SandboxOptions(), timeout, workdir)
+        sandbox = self._make(content, options or SandboxOptions(), timeout, workdir)
+        self._base_refs[sandbox] = image
+        return sandbox
+
+    def locked_snapshot(self, task: Task, key: str) -> AbstractContextManager[str | None]:
+        """Lock a dependency layer; yield its ref, or None if it does not exist."""
+        return self._snapshots.locked(task, key)
+
+    def take_snapshot(self, sandbox: Sandbox, task: Task, key: str) -> str:
+        """Keep what changed in a sandbox as a dependency layer; the sandbox ends."""
+        assert isinstance(sandbox, LocalSandbox)
+        return self._snapshots.keep(sandbox, self._base_refs[sandbox], task, key)
 
     clean = staticmethod(cache.clean)
 
@@ -118,6 +162,7 @@ class LocalBackend(Backend):
         """Terminate the sandboxes that are still open."""
         for sandbox in list(self._open):
             sandbox.end("its backend was closed")
+        self.images.close()
 
     def _make(
         self,
@@ -127,18 +172,28 @@ class LocalBackend(Backend):
         workdir: str = "/workspace",
     ) -> LocalSandbox:
         builder, working_bubblewrap = self._find_bubblewrap()
+        if content.image is not None and not working_bubblewrap.overlays.root:
+            raise UserError(
+                f"images need overlay file systems, which {self._cache_dir} cannot be part of: set"
+                " COOPERBENCH_CACHE_DIR to a folder on ext4, xfs, btrfs or a tmpfs,"
+                " with a kernel from 5.11"
+            )
         sandbox = LocalSandbox(
             builder,
             working_bubblewrap,
-            content,
+            replace(content, mounts=self._settings.mounts),
             lifetime_seconds=lifetime_seconds,
             workdir=workdir,
             options=options,
             limits=self._limits,
-            on_end=self._open.discard,
+            on_end=self._forget,
         )
         self._open.add(sandbox)
         return sandbox
+
+    def _forget(self, sandbox: LocalSandbox) -> None:
+        self._open.discard(sandbox)
+        self._base_refs.pop(sandbox, None)
 
     def _find_bubblewrap(self) -> tuple[RootFsBuilder, Bubblewrap]:
         private = [self._cache_dir]
@@ -150,9 +205,16 @@ class LocalBackend(Backend):
     def _find_content(self, image: str) -> Content:
         if image == _HOST_IMAGE:
             return Content()
+        if image.startswith(snapshots.PREFIX):
+            return self._snapshots.content(image, self._find_content)
+        if image.startswith(image_tasks.PREFIX):
+            return self.images.content(image)
+        stored = self.images.store.find(image)
+        if stored is not None:
+            return Content(image=self.images.image_root(stored))
         ref = image.removesuffix(_AGENT_SUFFIX)
         if not _IMAGE_REF.fullmatch(ref):
-            ref = self.prepare(self._find_task(ref)).ref
+            return self._find_content(self.prepare(self._find_task(ref)).ref)
         template = self._cache_dir / "local" / ref.partition("@")[2]
         if not template.is_dir():
             raise SandboxError(
@@ -174,7 +236,8 @@ class LocalBackend(Backend):
         example = f", e.g. {image_name(tasks[0])}" if tasks else ""
         raise UserError(
             f"no task in {dataset_dir} has the image {image!r}. The local backend takes the image "
-            f"names of its tasks{example}, and {_HOST_IMAGE!r} for an empty workspace"
+            f"names of its tasks{example}, and {_HOST_IMAGE!r} for an empty workspace; "
+            "and those that cooperbench images list --backend local shows"
         )
 
 

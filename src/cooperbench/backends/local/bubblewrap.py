@@ -34,10 +34,6 @@ _ISOLATION = (
     # As root, bwrap would keep all capabilities, which can make a read-only mount writable.
     "--cap-drop",
     "ALL",
-    "--uid",
-    "0",
-    "--gid",
-    "0",
     "--hostname",
     "sandbox",
     "--new-session",

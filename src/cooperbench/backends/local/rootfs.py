@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import subprocess
+import threading
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -20,6 +21,12 @@ from tempfile import mkdtemp
 from typing import NamedTuple
 
 import cooperbench
+from cooperbench.backends.local.etc import (
+    NETWORK_ETC,
+    copy_network_etc,
+    etc_folders,
+    write_etc,
+)
 from cooperbench.backends.local.host_tools import (
     SYSTEM_NAMES,
     SYSTEM_PATH,
@@ -51,6 +58,17 @@ _OWN_FOLDERS = (
     "opt",
     "cooperbench/bin",
 )
+_OWN_IMAGE_FOLDERS = (
+    "proc",
+    "dev",
+    "etc",
+    "tmp",
+    "patches",
+    "cooperbench/bin",
+    "cooperbench/io",
+    "cooperbench/lib",
+)
+_BASE_GIT = "/cooperbench/base.git"
 _BIN_DIRS = ("/cooperbench/bin", f"{LIB_DIR}/bin")
 _ENV = {
     "HOME": "/root",
@@ -67,58 +85,6 @@ _LOCAL_BIN = Path("/usr/local/bin")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """An escaped character in /proc/self/mountinfo, e.g. \\040 for a space."""
 _HOST_LOCAL_BIN = "/cooperbench/host-bin"
-
-_GENERATED_ETC = {
-    "passwd": (
-        "root:x:0:0:root:/root:/bin/bash\n"
-        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-    ),
-    "group": "root:x:0:\nnogroup:x:65534:\n",
-    "hostname": "sandbox\n",
-    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n",
-    "nsswitch.conf": (
-        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
-    ),
-    "gitconfig": (
-        "[user]\n\tname = Agent\n\temail = agent@cooperbench.invalid\n"
-        "[init]\n\tdefaultBranch = main\n"
-        "[safe]\n\tdirectory = *\n"
-    ),
-    "shells": "/bin/sh\n/bin/bash\n",
-    "resolv.conf": "",
-}
-_NETWORK_ETC = ("hosts", "resolv.conf")
-"""Files of /etc that are copies of the host's if the sandbox has the network."""
-_COPIED_ETC = (
-    "bash.bashrc",
-    "ca-certificates.conf",
-    "crypto-policies",
-    "debian_version",
-    "gai.conf",
-    "host.conf",
-    "java*",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "locale.alias",
-    "localtime",
-    "magic",
-    "mime.types",
-    "os-release",
-    "perl",
-    "pki/tls/openssl.cnf",
-    "profile",
-    "protocols",
-    "python3*",
-    "services",
-    "ssl/openssl.cnf",
-    "terminfo",
-    "timezone",
-    "xattr.conf",
-)
-"""Files of /etc that are about the system and that everybody may read."""
-_MOUNTED_ETC = ("alternatives", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs")
-"""Public folders of /etc with hundreds of links: mounted, because copying takes too long."""
 
 _HIDDEN_PROC = (
     "cmdline",
@@ -179,6 +145,30 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ImageRoot:
+    """An image as the system of a sandbox, instead of the host's system."""
+
+    key: str
+    """Name that only this image has."""
+    layers: tuple[Path, ...]
+    """Folders of its layers, the top one first."""
+    shell: Path
+    """The image's bash, as a file of one of its layers."""
+    env: tuple[tuple[str, str], ...]
+    """Environment variables."""
+    uid: int = 0
+    gid: int = 0
+
+
+class Mount(NamedTuple):
+    """A folder or file of the host that sandboxes see, for debugging."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True)
 class Content:
     """Files that a sandbox begins with."""
 
@@ -190,6 +180,9 @@ class Content:
     """The task's runner.sh."""
     base_git: Path | None = None
     """The bare repository with the agent's base commit."""
+    image: ImageRoot | None = None
+    """The image below the layers; None for the system of the host."""
+    mounts: tuple[Mount, ...] = ()
 
 
 def read_only(source: Path, target: str | None = None) -> list[str]:
@@ -213,23 +206,26 @@ class RootFsBuilder:
             private: Folders that no sandbox may see.
         """
         self.run_folder = run_folder
-        self.tools_proven = False
-        """Whether a channel has checked the tools inside; they are the same in every sandbox."""
+        self.proven_tools: set[str] = set()
+        """Systems whose tools a channel has checked: keys of images, or "" for the host's."""
         self._shared = Path(mkdtemp(dir=run_folder))
+        self._lib_lock = threading.Lock()
         self._private = (run_folder, *private)
         self._tools = find_host_tools(self._private)
-        shown_folders = [*_system_folders(), *_etc_folders(), *self._tools.prefixes]
+        shown_folders = [*_system_folders(), *etc_folders(), *self._tools.prefixes]
         self._host_paths = _with_mounts_below(shown_folders)
         self._write_lib(self._shared / "lib")
         self._proc_mounts = _make_proc_mounts(self._shared)
-        _write_etc(self._shared / "etc")
+        write_etc(self._shared / "etc")
 
     def build(
         self, folder: Path, content: Content, options: SandboxOptions, overlays: Overlays
     ) -> View:
         """Make a sandbox's own files in `folder`; return its mounts."""
+        if content.image is not None:
+            return self._build_on_image(folder, content, content.image, options)
         root = folder / "root"
-        _make_own_folders(folder, root)
+        _make_own_folders(folder, root, _OWN_FOLDERS)
         # Later mounts cover earlier ones.
         arguments = [
             *self._environment_arguments(options),
@@ -239,7 +235,7 @@ class RootFsBuilder:
             *self._etc_mounts(),
         ]
         if not overlays.root:
-            for layer in content.layers:
+            for layer in reversed(content.layers):
                 copy_tree(layer, root)
         for source, target in content.writable:
             arguments += ["--bind", str(source), target]
@@ -249,7 +245,8 @@ class RootFsBuilder:
         cooperbench_folders = [self._shared]
         if options.network == "public":
             network_etc = folder / "network-etc"
-            arguments += _copy_network_etc(network_etc)
+            for name in copy_network_etc(network_etc):
+                arguments += read_only(network_etc / name, f"/etc/{name}")
             cooperbench_folders.append(network_etc)
         if content.runner is not None:
             local_bin = folder / "local-bin"
@@ -259,36 +256,93 @@ class RootFsBuilder:
             arguments += read_only(options.programs, PROGRAMS_DIR)
             cooperbench_folders.append(options.programs)
         if content.base_git is not None:
-            arguments += read_only(content.base_git, "/cooperbench/base.git")
+            arguments += read_only(content.base_git, _BASE_GIT)
             cooperbench_folders.append(content.base_git)
+        arguments += _user_mounts(content.mounts, root)
         arguments += ["--chdir", "/"]
+        return self._make_view(folder, content, overlays, arguments, cooperbench_folders)
+
+    def _make_view(
+        self,
+        folder: Path,
+        content: Content,
+        overlays: Overlays,
+        arguments: list[str],
+        cooperbench_folders: list[Path],
+    ) -> View:
         root_layers: list[Path] = []
         if overlays.root:
             # An overlay needs a lower layer even if there is no template.
-            root_layers = [root, *content.layers, folder / "io"]
+            root_layers = [folder / "root", *content.layers, folder / "io"]
         read_only_paths: list[Path] = []
         if overlays.read_only:
             read_only_paths = [*self._host_paths, *cooperbench_folders]
         return View(arguments, root_layers, read_only_paths)
 
+    def _build_on_image(
+        self, folder: Path, content: Content, image: ImageRoot, options: SandboxOptions
+    ) -> View:
+        """Make the files of a sandbox whose system is an image; return its mounts.
+
+        The mount points are made in the sandbox's own layer, where they hide links of the image
+        that could lead bubblewrap out of the sandbox.
+        """
+        root = folder / "root"
+        _make_own_folders(folder, root, _OWN_IMAGE_FOLDERS)
+        arguments = ["--share-net"] if options.network == "public" else []
+        for name, value in image.env:
+            arguments += ["--setenv", name, value]
+        arguments += ["--uid", str(image.uid), "--gid", str(image.gid)]
+        arguments += [*_base_mounts(root), *self._proc_mounts]
+        for name in ("hostname", *NETWORK_ETC):
+            (root / "etc" / name).touch()
+            arguments += read_only(self._shared / "etc" / name, f"/etc/{name}")
+        cooperbench_folders = [self._shared]
+        if options.network == "public":
+            network_etc = folder / "network-etc"
+            for name in copy_network_etc(network_etc):
+                arguments += read_only(network_etc / name, f"/etc/{name}")
+            cooperbench_folders.append(network_etc)
+        for source, target in content.writable:
+            _make_mount_point(root, target)
+            arguments += ["--bind", str(source), target]
+        arguments += read_only(self._provide_image_lib(image), LIB_DIR)
+        arguments += read_only(folder / "io", IO_DIR)
+        for shown, target in ((options.programs, PROGRAMS_DIR), (content.base_git, _BASE_GIT)):
+            if shown is not None:
+                _make_mount_point(root, target)
+                arguments += read_only(shown, target)
+                cooperbench_folders.append(shown)
+        arguments += _user_mounts(content.mounts, root)
+        arguments += ["--chdir", "/"]
+        return View(arguments, [root, *content.layers, *image.layers], cooperbench_folders)
+
+    def _provide_image_lib(self, image: ImageRoot) -> Path:
+        """Return the folder with our scripts and the image's own bash, made at first use."""
+        lib = self._shared / f"lib-{image.key}"
+        with self._lib_lock:
+            if not lib.is_dir():
+                staging = Path(mkdtemp(dir=self.run_folder))
+                _write_scripts(staging, image.shell)
+                staging.chmod(0o755)
+                staging.rename(lib)
+        return lib
+
     def _write_lib(self, lib: Path) -> None:
         """Write the scripts, the shell and links to Python."""
         (lib / "bin").mkdir(parents=True)
-        (lib / "channel.sh").write_text(sandbox_script("channel.sh"), "utf-8")
-        supervisor = resources.files(__package__).joinpath("supervisor.sh")
-        (lib / "supervisor.sh").write_bytes(supervisor.read_bytes())
         bash = shutil.which("bash", path=os.pathsep.join(SYSTEM_PATH))
         if bash is None:
             raise SandboxError("the local backend needs bash in /usr/bin or /bin")
-        shell = lib / Path(SHELL).name
-        shutil.copyfile(bash, shell)
-        shell.chmod(0o111)
+        _write_scripts(lib, Path(bash))
         if self._tools.python is not None:
             for name in ("python3", "python"):
                 (lib / "bin" / name).symlink_to(self._tools.python)
 
     def _environment_arguments(self, options: SandboxOptions) -> list[str]:
-        arguments = ["--share-net"] if options.network == "public" else []
+        arguments = ["--uid", "0", "--gid", "0"]
+        if options.network == "public":
+            arguments.append("--share-net")
         path = ":".join((*_BIN_DIRS, *self._tools.path, *SYSTEM_PATH))
         for name, value in {"PATH": path, **_ENV}.items():
             arguments += ["--setenv", name, value]
@@ -296,7 +350,7 @@ class RootFsBuilder:
 
     def _etc_mounts(self) -> list[str]:
         arguments = read_only(self._shared / "etc", "/etc")
-        for folder in _etc_folders():
+        for folder in etc_folders():
             arguments += read_only(folder)
         return arguments
 
@@ -324,11 +378,42 @@ class RootFsBuilder:
         return any(path.is_relative_to(prefix) for prefix in self._tools.prefixes)
 
 
-def _make_own_folders(folder: Path, root: Path) -> None:
-    for name in _OWN_FOLDERS:
-        (root / name).mkdir(parents=True)
+def _write_scripts(lib: Path, bash: Path) -> None:
+    """Write our scripts, and a shell that may be run but not read."""
+    (lib / "channel.sh").write_text(sandbox_script("channel.sh"), "utf-8")
+    supervisor = resources.files(__package__).joinpath("supervisor.sh")
+    (lib / "supervisor.sh").write_bytes(supervisor.read_bytes())
+    shell = lib / Path(SHELL).name
+    shutil.copyfile(bash, shell)
+    shell.chmod(0o111)
+
+
+def _user_mounts(mounts: tuple[Mount, ...], root: Path) -> list[str]:
+    """Return the arguments for what the user mounts for debugging; make the mount points."""
+    arguments: list[str] = []
+    for mount in mounts:
+        mount_point = root / mount.target.lstrip("/")
+        mount_point.parent.mkdir(parents=True, exist_ok=True)
+        if mount.source.is_dir():
+            mount_point.mkdir(exist_ok=True)
+        else:
+            mount_point.touch()
+        kind = "--bind" if mount.writable else "--ro-bind"
+        arguments += [kind, str(mount.source), mount.target]
+    return arguments
+
+
+def _make_mount_point(root: Path, target: str) -> None:
+    """Make a folder in a sandbox's own layer, where it hides what an image has there."""
+    (root / target.lstrip("/")).mkdir(parents=True, exist_ok=True)
+
+
+def _make_own_folders(folder: Path, root: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("tmp", "var/tmp"):
-        (root / name).chmod(0o1777)
+        if name in names:
+            (root / name).chmod(0o1777)
     for name in ("io", "work"):
         (folder / name).mkdir()
 
@@ -359,12 +444,6 @@ def _system_folders() -> list[Path]:
     return [folder for folder in folders if folder.is_dir() and not folder.is_symlink()]
 
 
-def _etc_folders() -> list[Path]:
-    """Return the folders of /etc that are mounted; a link to a folder is copied with the rest."""
-    folders = [Path("/etc", name) for name in _MOUNTED_ETC]
-    return [folder for folder in folders if folder.is_dir() and folder.resolve() == folder]
-
-
 def _with_mounts_below(folders: list[Path]) -> list[Path]:
     """Return folders and what is mounted below them, which an overlay does not show by itself."""
     mount_points: list[Path] = []
@@ -375,17 +454,6 @@ def _with_mounts_below(folders: list[Path]) -> list[Path]:
     below = [path for path in mount_points if not shown.isdisjoint(path.parents)]
     # A folder comes before what lies in it.
     return sorted({*folders, *below})
-
-
-def _copy_network_etc(folder: Path) -> list[str]:
-    """Copy the host's files about the network; return their mounts."""
-    folder.mkdir()
-    arguments: list[str] = []
-    for name in _NETWORK_ETC:
-        with contextlib.suppress(OSError):
-            shutil.copyfile(Path("/etc", name), folder / name)
-            arguments += read_only(folder / name, f"/etc/{name}")
-    return arguments
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -443,29 +511,3 @@ def _is_writable(path: Path) -> bool:
         return False
     bits = 0o202 if status.st_uid == os.geteuid() else 0o002
     return stat.S_ISREG(status.st_mode) and bool(status.st_mode & bits)
-
-
-def _write_etc(folder: Path) -> None:
-    """Write the /etc of sandboxes. Files that others may not read on the host are left out."""
-    folder.mkdir()
-    etc = Path("/etc")
-    names: list[str] = []
-    for pattern in _COPIED_ETC:
-        names += [str(path.relative_to(etc)) for path in etc.glob(pattern)]
-    copy = ["cp", "-rL", "--preserve=mode", "--parents", "--", *names, str(folder)]
-    remove_private = ["find", str(folder), "-type", "f", "-not", "-perm", "-004", "-delete"]
-    for command in (copy, remove_private):
-        subprocess.run(
-            command, cwd="/etc", stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
-    for name, text in _GENERATED_ETC.items():
-        (folder / name).write_text(text, "utf-8")
-    for name in _MOUNTED_ETC:
-        path, target = etc / name, folder / name
-        if not path.is_dir():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.resolve() != path:
-            target.symlink_to(path.resolve())
-        else:
-            target.mkdir(exist_ok=True)

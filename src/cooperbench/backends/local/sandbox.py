@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import select
@@ -20,6 +21,7 @@ from cooperbench.backends.local.rootfs import (
     Content,
     RootFsBuilder,
     View,
+    copy_tree,
 )
 from cooperbench.backends.local.spawner import free_bytes
 from cooperbench.errors import SandboxDead, SandboxError
@@ -67,6 +69,8 @@ class LocalSandbox(Sandbox):
         super().__init__(lifetime_seconds=lifetime_seconds, workdir=workdir, on_end=on_end)
         self._folder = Path(mkdtemp(dir=builder.run_folder))
         self._log = self._folder / "log"
+        self.content = content
+        self.options = options or SandboxOptions()
         self._bubblewrap = bubblewrap
         self._limits = limits or Limits()
         self._timer = threading.Timer(
@@ -82,15 +86,14 @@ class LocalSandbox(Sandbox):
         """Process 1: the supervisor, later the last command. None if it could not be started."""
         self._view = View([], [], [])
         try:
-            self._view = builder.build(
-                self._folder, content, options or SandboxOptions(), bubblewrap.overlays
-            )
-            self._start_supervisor(tools_are_trusted=builder.tools_proven)
+            self._view = builder.build(self._folder, content, self.options, bubblewrap.overlays)
+            system = content.image.key if content.image else ""
+            self._start_supervisor(tools_are_trusted=system in builder.proven_tools)
             self._timer.start()
             # The first channel checks that commands can be run.
             with self._channel():
                 pass
-            builder.tools_proven = True
+            builder.proven_tools.add(system)
         except BaseException as error:
             reason = last_line(self._log)
             self.terminate()
@@ -117,6 +120,28 @@ class LocalSandbox(Sandbox):
     def has_ended(self) -> bool:
         """Return whether process 1 has ended."""
         return self._process is None or self._process.has_ended()
+
+    def keep_files(self, target: Path, excluded: Sequence[str] = ()) -> None:
+        """End the sandbox and turn what changed in it into a layer for others.
+
+        Args:
+            target: Folder to create.
+            excluded: Absolute paths whose changes are dropped.
+        """
+        with self._end_lock:
+            self._check_alive()
+            self._stop()
+            self._end_reason = "its files were kept"
+        root = self._folder / "root"
+        for path in (SCRATCH_DIR, *excluded):
+            remove_inside(root, path)
+        try:
+            root.rename(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            target.mkdir()
+            copy_tree(root, target)
 
     # Starting and ending processes.
 
@@ -280,6 +305,21 @@ class LocalSandbox(Sandbox):
             return "bubblewrap was killed"
         self._destroyed = True
         return last_line(self._log) or "its processes were killed"
+
+
+def remove_inside(root: Path, path: str) -> None:
+    """Remove a file or folder below `root`, unless a link on the way could lead elsewhere."""
+    parts = path.strip("/").split("/")
+    folder = root
+    for part in parts[:-1]:
+        folder /= part
+        if folder.is_symlink() or not folder.is_dir():
+            return
+    target = folder / parts[-1]
+    if target.is_dir() and not target.is_symlink():
+        remove_tree(target)
+    else:
+        target.unlink(missing_ok=True)
 
 
 def _last_arguments(command: Command) -> list[str]:

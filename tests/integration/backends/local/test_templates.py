@@ -238,11 +238,12 @@ def test_a_setup_that_fails_says_why_and_leaves_no_template(
     backend.close()
 
 
-def test_a_task_without_setup(local: LocalBackend, tmp_path: Path) -> None:
+def test_a_task_without_setup(cache_dir: Path, tmp_path: Path) -> None:
+    backend = LocalBackend(cache_dir=cache_dir, pull="never")
     task = tiny_task(tmp_path)
     task.setup_script.unlink()
-    with pytest.raises(UserError, match=r"tiny_task/task7 has no setup\.sh"):
-        local.prepare(task)
+    with pytest.raises(UserError, match=r"tiny_task/task7 has no setup\.sh and its image is not"):
+        backend.prepare(task)
 
 
 def test_an_image_by_the_name_of_a_task(cache_dir: Path, tmp_path: Path) -> None:
