@@ -34,7 +34,10 @@ _SIMPLE_REQUEST: JsonObject = {
     "max_tokens": 1_000,
 }
 """Request that shows whether the model answers at all."""
+_FIRST_EVENTS = ("message_start", "response.created", "response.in_progress")
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
+_HELD_EVENTS = (*_FIRST_EVENTS, *_LAST_EVENTS)
+"""Events of a stream that are not passed on alone."""
 
 
 class Request(NamedTuple):
@@ -358,10 +361,12 @@ class Access:
         try:
             async for event in events:
                 received.append(event)
-                if request.stream and event.get("type") not in _LAST_EVENTS:
-                    send(event)
-                else:
-                    unsent.append(event)
+                unsent.append(event)
+                # A stream that breaks before it has any content is tried again.
+                if request.stream and event.get("type") not in _HELD_EVENTS:
+                    for ready in unsent:
+                        send(ready)
+                    unsent.clear()
             body = join_events(api_format, received) if request.stream else received[0]
         except Exception as error:
             has_sent_events = len(received) > len(unsent)
