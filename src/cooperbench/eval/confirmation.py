@@ -79,7 +79,7 @@ def _name_pattern(names: Collection[str]) -> re.Pattern[str]:
     if not names:
         return _NO_NAMES
     alternatives = "|".join(re.escape(name) for name in sorted(names))
-    return re.compile(rf"(?:^|[.:/> ])(?P<name>{alternatives})(?:[\[/]| >|$)")
+    return re.compile(rf"(?:^|[.:/> ])(?P<name>{alternatives})(?:[\[/]| >|::case_|$)")
 
 
 def are_useful(suites: Iterable[SuiteRecord | None]) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from random import Random
 from textwrap import indent
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.eval.assertions import mutated
 from cooperbench.eval.evaluate import evaluate_pair
 from cooperbench.eval.test_config import config_differs
 from cooperbench.eval.trees import TreeStore
@@ -16,7 +14,6 @@ from cooperbench.models import Pair, agent_slots
 from cooperbench.records import to_object
 from tests.support.attacks.rectangle import BASE, GOLDEN, SOURCE, judge_in
 from tests.support.eval.realgit import file_in
-from tests.support.tiny import text_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,47 +265,3 @@ def test_two_patches_do_not_make_a_test_side_together(judge: Judge) -> None:
     with TreeStore(judge.tester.base(judge.task)) as store:
         merged = file_in(store, store.apply(evaluation.merged_patch).tree, "pyproject.toml")
     assert not config_differs("pyproject.toml", base.encode(), merged)
-
-
-@pytest.mark.parametrize(
-    ("statement", "canary"),
-    [
-        ("assert a == b", "assert a != b"),
-        ("assert f(a == b) is not None", "assert f(a == b) is None"),
-        ("assert f(' in ') not in b", "assert f(' in ') in b"),
-        ("assert len(a) <= len(b), 'a < b'", "assert len(a) > len(b), 'a < b'"),
-        (
-            "assert (\n        a\n        is b\n    )",
-            "assert not (\n        a\n        is b\n    )",
-        ),
-        ("assert not a == b", "assert a == b"),
-        ("assert a", "assert not a"),
-    ],
-)
-def test_a_canary_reads_like_what_people_write(statement: str, canary: str) -> None:
-    test = f"def test_a():\n    {statement}\n"
-    patch = text_patch("tests/test_a.py", None, test.splitlines(keepends=True))
-    expected = text_patch(
-        "tests/test_a.py", None, test.replace(statement, canary).splitlines(keepends=True)
-    )
-    assert mutated(patch, Random(1))[0] == expected
-
-
-def test_any_assertion_of_a_test_can_be_the_changed_one() -> None:
-    """Else code that empties tests up to their last assertion would have to be right about that alone."""
-    test = ["def test_a():\n", *(f"    assert f({number}) == {number}\n" for number in (3, 5, 7))]
-    patch = text_patch("tests/test_a.py", None, test)
-    changed = {
-        place
-        for seed in range(40)
-        for place, line in enumerate(mutated(patch, Random(seed))[0].splitlines())
-        if line != patch.splitlines()[place]
-    }
-    assert len(changed) == 3
-
-
-def test_a_test_that_begins_above_what_the_patch_shows_can_be_changed() -> None:
-    before = ["def test_a():\n", *(f"    a{number} = {number}\n" for number in range(9))]
-    patch = text_patch("tests/test_a.py", before, [*before, "    assert f(3) == 5\n"])
-    tests, changed = mutated(patch, Random(1))
-    assert (changed, tests != patch) == (("",), True)

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from tree_sitter import Node
 
-from cooperbench.eval.canaries.literals import find_words
+from cooperbench.eval.canaries.literals import find_parts, find_words
 from cooperbench.eval.canaries.model import (
     Check,
     Edit,
@@ -355,8 +355,10 @@ class Reader(ABC):
         slots: list[Slot] = []
         text_kind: SlotKind = "phrase" if phrase else "text"
         number_kind: SlotKind = "scaled_number" if scaled else "number"
-        texts = self._texts.within(span)
-        slots += [Slot(span_of(text), text_kind, echoes=echoes) for text in texts]
+        for text in self._texts.within(span):
+            slot = Slot(span_of(text), text_kind, echoes=echoes)
+            if not phrase or find_parts(slot, self.source):
+                slots.append(slot)
         if not phrase:
             numbers = self._numbers.within(span)
             slots += [Slot(span_of(number), number_kind, echoes=echoes) for number in numbers]

@@ -71,7 +71,6 @@ def new_suites(
 
     maker = _SuiteMaker(feature, store)
     if not maker.files:
-        yield from _old_suites(feature, store)
         return
     texts = _texts_known_to_agents(feature, store)
 
@@ -225,19 +224,3 @@ def _has_line(span: tuple[int, int], line_starts: list[int], lines: set[int]) ->
     first = bisect_right(line_starts, span[0])
     last = bisect_right(line_starts, max(span[0], span[1] - 1))
     return any(number in lines for number in range(first, last + 1))
-
-
-def _old_suites(feature: Feature, store: TreeStore) -> Iterator[tuple[Suite, Suite]]:
-    """Yield suites of languages without a reader."""
-    from cooperbench.eval.canary import new_canaries
-
-    for canary in new_canaries(feature, store):
-        suite = Suite(
-            canary.tests.encode("latin-1"),
-            "in_place" if canary.changed else "added",
-            originals=(),
-            decoys=canary.changed,
-            tests_total=len(canary.changed),
-            tests_with_decoys=len(canary.changed),
-        )
-        yield suite, suite
