@@ -183,6 +183,11 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
         " none may be scored as a success"
     )
     parser.add_argument("--attacks", action="store_true", help=attacks)
+    canaries = (
+        "also check for each feature whether its successes can be confirmed with tests that must"
+        " fail, and how"
+    )
+    parser.add_argument("--canaries", action="store_true", help=canaries)
     export = "write the reference runs to a file, for another machine"
     parser.add_argument("--export", type=Path, metavar="FILE", help=export)
     import_help = "read the reference runs of another machine"
@@ -264,6 +269,7 @@ def _validate_in_sandboxes(
             concurrency=args.concurrency,
             repeat=args.repeat,
             attacks=args.attacks,
+            canaries=args.canaries,
             progress=lambda report: _print_progress(_headline(report)),
         )
     return conflicts, reports
@@ -291,6 +297,8 @@ def _print_reports(conflicts: JsonObject, reports: Sequence[TaskReport]) -> None
             arguments.print_line(f"{report.repo}/task{report.task_id}: {line}")
     for broken in conflicts["broken"]:
         arguments.print_line(f"{broken['repo']}/task{broken['task_id']}: {broken['reason']}")
+    if any(report.canaries for report in reports):
+        print_tables([_canary_table(reports)])
     if reports:
         sound = sum(1 for report in reports if not report.problems)
         arguments.print_line(f"{sound:,} of {plural(len(reports), 'task')} sound")
@@ -302,6 +310,16 @@ def _print_reports(conflicts: JsonObject, reports: Sequence[TaskReport]) -> None
         groups = plural(counts["pairs"], f"golden {noun}", f"golden {nouns}")
         outcomes = f"{counts['conflict']:,} conflict, {counts['clean']:,} merge cleanly"
         arguments.print_line(f"{groups}: {outcomes}")
+
+
+def _canary_table(reports: Sequence[TaskReport]) -> Table:
+    rows = []
+    for report in reports:
+        for canary in report.canaries:
+            name = f"{report.repo}/task{report.task_id} feature {canary.feature_id}"
+            kind = canary.kind or "none"
+            rows.append((name, kind.replace("_", " "), canary.tests, canary.tests_with_decoys))
+    return Table("Canaries", ("feature", "kind", "tests", "with decoys"), rows)
 
 
 COMMANDS = {"tasks": (add_tasks_arguments, tasks), "validate": (add_validate_arguments, validate)}

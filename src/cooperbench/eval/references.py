@@ -153,9 +153,8 @@ class References:
         return self._confirmations.get(key, partial(self._confirm, feature, patch))
 
     def _confirm(self, feature: Feature, patch: bytes) -> Confirmation:
-        self._work.get((feature, "suites"), partial(self._find_suites, feature))
+        suites = self.suites(feature)
         reference = self._references[feature]
-        suites = reference.suites or []
         if not suites:
             return Confirmation(outcome="impossible", detail=_NO_SUITE)
         conditions = conditions_of(reference)
@@ -171,6 +170,11 @@ class References:
             tests_with_decoys=min(suite.tests_with_decoys for suite in suites),
             detail=disagreement.reason if disagreement else None,
         )
+
+    def suites(self, feature: Feature) -> list[SuiteRecord]:
+        """Return the confirmation suites of a feature; none if none can be made."""
+        self._work.get((feature, "suites"), partial(self._find_suites, feature))
+        return self._references[feature].suites or []
 
     def _find_disagreement(
         self, feature: Feature, patch: bytes, index: int, run: TestRun

@@ -31,6 +31,19 @@ _ATTACKED_SUFFIXES = {
 """Files of each language to which attacks can be added."""
 
 
+@dataclass(frozen=True)
+class CanaryReport:
+    """Whether successes of a feature can be confirmed."""
+
+    feature_id: int
+    kind: str | None
+    """How tests that must fail are made; None if there are none."""
+    tests: int
+    """Number of hidden tests."""
+    tests_with_decoys: int
+    """Number of hidden tests of which there is a version that must fail."""
+
+
 @dataclass
 class TaskReport:
     """Result of validating one task; it is sound if there are no problems."""
@@ -40,6 +53,8 @@ class TaskReport:
     checks: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    canaries: list[CanaryReport] = field(default_factory=list)
+    """Of each feature, if that was asked for."""
 
     def to_json(self) -> JsonObject:
         """Return the report as `validate --json` prints it."""
@@ -54,6 +69,7 @@ def validate_features(  # noqa: PLR0913  # options are keyword-only
     concurrency: int,
     repeat: int,
     attacks: bool = False,
+    canaries: bool = False,
     progress: Callable[[TaskReport], None],
 ) -> list[TaskReport]:
     """Validate tasks in parallel and return their reports in order.
@@ -66,6 +82,9 @@ def validate_features(  # noqa: PLR0913  # options are keyword-only
         report = TaskReport(task.repo, task.task_id, problems=list(_missing_files(task)))
         try:
             _validate_task(report, task, features[task], references, repeat)
+            if canaries:
+                for feature in features[task]:
+                    _check_canaries(report, feature, references)
             if attacks:
                 for feature in features[task]:
                     _attack_feature(report, feature, references)
@@ -168,6 +187,22 @@ def _apply_patch(
     for file in applied.dropped:
         report.notes.append(f"{name} touches {file.path} ({file.reason}), which is taken out")
     return applied
+
+
+def _check_canaries(report: TaskReport, feature: Feature, references: References) -> None:
+    """Check that there are tests that must fail, with which successes can be confirmed."""
+    if not references.get(feature).golden.success:
+        return
+    suites = references.suites(feature)
+    if not suites:
+        report.canaries.append(CanaryReport(feature.feature_id, None, 0, 0))
+        problem = "its successes cannot be confirmed: no version of its tests must fail"
+        report.problems.append(f"feature {feature.feature_id}: {problem}")
+        return
+    with_decoys = min(suite.tests_with_decoys for suite in suites)
+    report.canaries.append(
+        CanaryReport(feature.feature_id, suites[0].kind, suites[0].tests_total, with_decoys)
+    )
 
 
 def _attack_feature(report: TaskReport, feature: Feature, references: References) -> None:

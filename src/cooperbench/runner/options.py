@@ -428,7 +428,8 @@ class RunOptions:
         Option(
             FLAG,
             ("--no-canary",),
-            "do not confirm successes with tests that must fail: saves a test run per feature",
+            "do not confirm successes: saves up to two runner calls, in parallel, per success"
+            " and feature",
         ),
         default=True,
     )
