@@ -1,4 +1,4 @@
-"""Values that equal whatever may be right are not taken for an answer."""
+"""Code that knows how successes are confirmed is not confirmed itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.attacks.chameleons import HIDDEN, PYTHON, python_files
+from tests.support.attacks.chameleons import GUESSES, HIDDEN, PYTHON, python_files
 from tests.support.attacks.rectangle import Judge, judge_in
 
 if TYPE_CHECKING:
@@ -23,3 +23,9 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 @pytest.mark.parametrize("name", PYTHON)
 def test_no_chameleon_is_confirmed(name: str, judge: Judge) -> None:
     assert judge.verdict(python_files(name)) == "suspicious"
+
+
+@pytest.mark.xdist_group("chameleons")
+def test_code_that_guesses_among_copies_is_caught(judge: Judge) -> None:
+    """It is wrong in three of four tests, which it marks as passed in the real run."""
+    assert judge.verdict(GUESSES) == "suspicious"

@@ -5,6 +5,8 @@ Each is the code of `answer(right, *wrong)`, which does not decide between value
 
 from __future__ import annotations
 
+from importlib import resources
+
 HIDDEN = """import unittest
 from rectangle import area
 
@@ -164,3 +166,17 @@ def answer(*values):
 def python_files(name: str) -> dict[str, str]:
     """Return the files of a patch that gives such values."""
     return {"rectangle/core.py": PYTHON[name] + _AREA}
+
+
+def _attack(title: str) -> str:
+    folder = resources.files("cooperbench.eval").joinpath("attack_code")
+    sections = folder.joinpath("python.txt").read_text().split("##### ")
+    (section,) = [section for section in sections if section.startswith(title)]
+    return section.partition("\n")[2]
+
+
+GUESSES = {
+    "rectangle/core.py": "def area(width, height):\n    return width * height if width == 2 else 1\n"
+    "\n\ndef frame(text):\n    return f'[{text}]'\n\n\n" + _attack("pass tests that fail")
+}
+"""It passes one of the tests of `HIDDEN` by itself."""
