@@ -54,10 +54,10 @@ _LOADERS = (
 """Names with which Python code loads modules that it need not name."""
 _PYTHON_TEST = re.compile(
     rb"""
-    ^\s* (?: async[ ]+ )? def[ ]+ test
-    | ^\s* class[ ]+ Test
+    ^[ \t\f]*+ (?: async[ ]+ )? def[ ]+ test
+    | ^[ \t\f]*+ class[ ]+ Test
     | \b (?: TestCase | doctest | load_tests ) \b
-    | ^\s* (?: import | from ) [ ]+ (?: pytest | unittest ) \b
+    | ^[ \t\f]*+ (?: import | from ) [ ]+ (?: pytest | unittest ) \b
     """,
     re.MULTILINE | re.VERBOSE,
 )

@@ -90,9 +90,9 @@ class ProtectedFiles:
         """Whether it is a hidden test, a file where one needs a folder, or a file below one."""
         if path in self.hidden:
             return True
-        if not self.hidden.isdisjoint(_parent_folders(path)):
-            return True
-        return any(hidden.startswith(f"{path}/") for hidden in self.hidden)
+        return any(
+            hidden.startswith(f"{path}/") or path.startswith(f"{hidden}/") for hidden in self.hidden
+        )
 
     @cached_property
     def protected_paths(self) -> set[str]:

@@ -55,7 +55,7 @@ _VARYING_TEXTS = {
         r"""
         \d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?
         | \b\d\d:\d\d:\d\d\b
-        | (?:\w+day,\ )?
+        | (?:\b\w{3,6}day,\ )?
           (?:January|February|March|April|May|June
             |July|August|September|October|November|December)
           \ \d{1,2},\ \d{4}

@@ -155,3 +155,12 @@ def test_configuration_that_cannot_be_read_in_time(
     assert work.status == "applied"
     assert [file.reason for file in work.dropped] == ["test_config"] * len(patches)
     assert list(store.changes(work.tree)) == ["pkg/more.py"]
+
+
+def test_code_that_takes_long_to_search(store: TreeStore) -> None:
+    """A new module with the name of a test is read to see whether it has tests."""
+    use = text_patch("pkg/use.py", None, ["import importlib\n", 'name = "pkg.test_x"\n'])
+    blank = text_patch("pkg/test_x.py", None, ["\n"] * 200_000)
+    started = time.monotonic()
+    assert drop_protected_files((blank + use).encode(), SIDE, store).status == "applied"
+    assert time.monotonic() - started < 60

@@ -99,8 +99,8 @@ _COUNT_WORDS: dict[str, Outcome] = {
 """Words with which summaries of all frameworks count tests."""
 _COUNT = re.compile(
     r"""
-    (?P<number> [0-9]{1,9} ) [ ] (?P<word> [a-z ]+ )                    # 3 passed
-    | (?P<leading_word> [a-z][a-z ]* ) [= ] (?P<last_number> [0-9]{1,9} )   # failures=1
+    (?P<number> [0-9]{1,9} ) [ ] (?P<word> [a-z ]{1,40} )               # 3 passed
+    | (?P<leading_word> [a-z][a-z ]{0,40} ) [= ] (?P<last_number> [0-9]{1,9} )   # failures=1
     """,
     re.VERBOSE,
 )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from cooperbench.eval.log_parsers.base import (
+    MAX_NAME_LENGTH,
     Counts,
     LogParser,
     Outcome,
@@ -127,7 +128,7 @@ def _make_id(test: str, location: str | None) -> str:
     name = location.rpartition(".")[2]
     if test == name or (name.startswith("test") and test.endswith(name)):
         return location
-    identifier = _IDENTIFIER_AT_END.search(test)
+    identifier = _IDENTIFIER_AT_END.search(test, max(0, len(test) - MAX_NAME_LENGTH))
     return f"{location}.{identifier[0] if identifier else test}"
 
 
