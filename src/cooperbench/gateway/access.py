@@ -343,19 +343,8 @@ class Access:
 
     async def _attempt(self, request: Request, exchange: Exchange, send: SendEvent) -> _Reply:
         api_format = request.api_format
-        records = self.session.exchanges
         started = time.monotonic()
-        recorded = None
-        if records:
-            recorded = await self._use_session(
-                records.find, api_format, exchange.sent, may_wait=True
-            )
-        if recorded:
-            events = _iterate(recorded)
-        else:
-            events = self.upstream.ask(
-                api_format, exchange.body, request.headers, stream=request.stream
-            )
+        events = await self._events(request, exchange)
         received: list[JsonObject] = []
         unsent: list[JsonObject] = []
         try:
@@ -375,12 +364,25 @@ class Access:
                 problem = "the model's reply broke off; send the request again"
                 raise Refused(503, problem) from error
             raise
+        records = self.session.exchanges
         if records:
             count = self.session.received
             await self._use_session(
                 records.keep, api_format, exchange.sent, received, count, may_wait=True
             )
         return _Reply(body, unsent, time.monotonic() - started)
+
+    async def _events(self, request: Request, exchange: Exchange) -> AsyncIterator[JsonObject]:
+        """Return the events of the recorded reply in a replay, else of the model's."""
+        api_format = request.api_format
+        records = self.session.exchanges
+        if records:
+            recorded = await self._use_session(
+                records.find, api_format, exchange.sent, may_wait=True
+            )
+            if recorded:
+                return _iterate(recorded)
+        return self.upstream.ask(api_format, exchange.body, request.headers, stream=request.stream)
 
     async def _use_session(
         self, function: Callable[..., Any], *args: Any, may_wait: bool = False, **kwargs: Any

@@ -93,21 +93,24 @@ class _Filter:
         for key, value in fields.items():
             name = self._name(key)
             field_rule = rule.rules.get(name)
-            if field_rule is None:
-                if rule.keeps_others:
-                    allowed[key] = value
-                elif value is not None and value is not False:
-                    self._note_removed(name, REASONS.get(name, "it is not on the allowlist"))
-            elif value is None:
-                allowed[name] = None
-            else:
-                self._path.append(name)
-                allowed[name] = self._apply(field_rule, value)
-                self._path.pop()
+            if field_rule is not None:
+                allowed[name] = self._apply_to_field(field_rule, name, value)
+            elif rule.keeps_others:
+                allowed[key] = value
+            elif value is not None and value is not False:
+                self._note_removed(name, REASONS.get(name, "it is not on the allowlist"))
         if rule.needs and all(allowed.get(name) is None for name in rule.needs):
             others = sorted(set(map(self._name, fields)) - allowed.keys())
             unlisted = f", not {_shorten(', '.join(others))}" if others else ""
             raise _NotAllowedError(f"{CONTENT_REASON}{unlisted}")
+        return allowed
+
+    def _apply_to_field(self, rule: Rule, name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        self._path.append(name)
+        allowed = self._apply(rule, value)
+        self._path.pop()
         return allowed
 
     def _apply(self, rule: Rule, value: Any) -> Any:
