@@ -3,8 +3,9 @@
 30 golden pairs of three tasks with two evaluations at once, reference runs known. The tests take milliseconds, so what
 is measured is ours: sandboxes, patches, merges, files. On Docker where an engine answers or can be started, and on
 this machine's own sandboxes. Then what it costs that verdicts cannot be bought, on pairs of the demo: canaries, and
-everything else. Last, one runner call of three tasks that install when they run, from an index on this machine: in the
-image as published with a network, and in the one that keeps what they install.
+everything else. Then the whole procedure beside that of the public release, which runs the tests of both features on the
+merge, one after the other, and confirms nothing. Last, one runner call of three tasks that install when they run, from an
+index on this machine: in the image as published with a network, and in the one that keeps what they install.
 """
 
 from __future__ import annotations
@@ -160,11 +161,14 @@ def installs(backend: DockerBackend, base: str, folder: Path) -> None:
     packages = provide_packages()
     repos = ("pip_task", "uv_task", "pnpm_task")
     tasks = write_published(folder / "published", packages, repos)
-    print(f"{'one runner call':<44} {'as published':>22} {'installs kept':>22}")
     with PackageIndex(packages) as index, SandboxManager(backend) as sandboxes:
         tester = PatchTester(sandboxes, 600)
-        for repo, task in tasks.items():
+        for task in tasks.values():
             load_image(backend.engine, task, image_name(task), base=base, index=index)
+        pairs = [pair for task in tasks.values() for pair in task.pairs]
+        compare_with_public_release("docker", DockerBackend(pull="never"), pairs, variants=2)
+        print(f"{'one runner call':<44} {'as published':>22} {'installs kept':>22}")
+        for repo, task in tasks.items():
             feature = task.features[0]
             shown = []
             for conditions in (Conditions("public"), Conditions("none", installed=True)):
@@ -292,6 +296,8 @@ def main() -> None:
             task.dockerfile.write_text(DOCKERFILE)
         measure("local", LocalBackend(dataset_dir=dataset), folder, pairs)
         integrity(folder)
+        demo = discover(resolve_dataset_dir("demo"), repo="coinage_task").pairs
+        compare_with_public_release("local", LocalBackend(), demo, variants=2)
         try:
             with docker_host() as address:
                 os.environ["DOCKER_HOST"] = address
