@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from msgspec.structs import replace as replace_fields
 
@@ -26,6 +27,7 @@ from cooperbench.eval.trees import Applied, TreeStore
 from cooperbench.models import Pair, Setting, agent_slots
 from cooperbench.records.evaluation import Confirmation, Evaluation, ReviewNote, Suspicion
 
+T = TypeVar("T")
 _UNCONFIRMED = "tests do not end as they must in a confirmation run (canary)"
 
 Confirmations = dict[str, dict[int, Confirmation]]
@@ -71,22 +73,16 @@ def evaluate_pair(
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
         subjects = work.subjects(setting)
-        run_parallel = references.tester.run_parallel
-        jobs = [partial(_run_tests, subject, references) for subject in subjects]
-        runs: dict[str, Runs] = {}
-        for subject, subject_runs in zip(subjects, run_parallel(jobs), strict=True):
-            runs[subject.name] = subject_runs
+        run_tests = partial(_run_tests, references=references)
+        runs = _run_for_each(subjects, run_tests, references)
         outputs = dict(_outputs_of(runs))
 
         # Confirm every success with tests of which some must fail. A success that is not confirmed
         # becomes a failure of this patch only.
         confirmations: Confirmations = {}
         if canary:
-            checks = [
-                partial(_confirm, subject, runs[subject.name], references) for subject in subjects
-            ]
-            for subject, by_feature in zip(subjects, run_parallel(checks), strict=True):
-                confirmations[subject.name] = by_feature
+            confirm = partial(_confirm, runs=runs, references=references)
+            confirmations = _run_for_each(subjects, confirm, references)
             _fail_suspicious_runs(runs, confirmations)
 
         # Find out whose patch is behind a suspicious merge.
@@ -105,6 +101,15 @@ def evaluate_pair(
     return PairEvaluation(_add_duration(record, started), merged_patch, outputs)
 
 
+def _run_for_each(
+    subjects: Sequence[Subject], function: Callable[[Subject], T], references: References
+) -> dict[str, T]:
+    """Call a function for each subject, in parallel where possible; return results by name."""
+    jobs = [partial(function, subject) for subject in subjects]
+    results = references.tester.run_parallel(jobs)
+    return {subject.name: result for subject, result in zip(subjects, results, strict=True)}
+
+
 def _run_tests(subject: Subject, references: References) -> Runs:
     """Run the tests of each feature with a patch, and compare them with the references."""
     patch = subject.patch
@@ -117,12 +122,14 @@ def _run_tests(subject: Subject, references: References) -> Runs:
     return {feature.feature_id: run for feature, run in zip(subject.features, runs, strict=True)}
 
 
-def _confirm(subject: Subject, runs: Runs, references: References) -> dict[int, Confirmation]:
+def _confirm(
+    subject: Subject, runs: Mapping[str, Runs], references: References
+) -> dict[int, Confirmation]:
     """Confirm the success of a patch, by feature.
 
     A patch that fails the tests of a feature is not a success in any rate, so nothing is confirmed.
     """
-    if not all(run.success for run in runs.values()):
+    if not all(run.success for run in runs[subject.name].values()):
         return {}
     patch = subject.patch
     jobs = [
