@@ -23,8 +23,9 @@ from cooperbench.backends.modal import settings as modal
 from cooperbench.cli import COMMANDS, main
 from cooperbench.records.schema import own_field_descriptions
 
-_ENTRY = re.compile(r"  (?P<flags>\S+(?: \S+)*)(?:  +(?P<help>.+))?")
-"""The first line of an argument: `  -n NAME, --name NAME  name of the experiment`."""
+_ENTRY = re.compile(r"(?:  |    )(?P<flags>\S+(?: \S+)*)(?:  +(?P<help>.+))?")
+"""The first line of an argument: `  -n NAME, --name NAME  name of the experiment`, or of an action,
+which is indented by four spaces."""
 _COMMANDS_INTRODUCTION = """\
 # Command line
 
@@ -85,6 +86,14 @@ class Help:
     groups: dict[str, list[Argument]] = field(default_factory=dict)
     """The arguments by the title of their group."""
 
+    @property
+    def actions(self) -> list[str]:
+        """The actions of the command, as `list` and `install` of `cooperbench agents`."""
+        arguments = self.groups.get("positional arguments", [])
+        if not arguments or arguments[0].flags != "ACTION":
+            return []
+        return [argument.flags for argument in arguments[1:]]
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages; mkdocs calls this."""
@@ -102,21 +111,28 @@ def commands_page() -> str:
     lines = [_COMMANDS_INTRODUCTION]
     for command in COMMANDS:
         command_help = parse_help(_help_text(command))
-        lines += [f"## {command}", "", command_help.description, ""]
-        lines += ["```text", command_help.usage, "```", ""]
-        for title, group in command_help.groups.items():
-            lines += _argument_table(title, group)
+        lines += [f"## {command}", *_command_section(command_help)]
+        for action in command_help.actions:
+            lines += [f"### {command} {action}"]
+            lines += _command_section(parse_help(_help_text(command, action)))
     return "\n".join(lines)
 
 
-def _help_text(command: str) -> str:
+def _command_section(command_help: Help) -> Iterator[str]:
+    yield from ("", command_help.description, "")
+    yield from ("```text", command_help.usage, "```", "")
+    for title, group in command_help.groups.items():
+        yield from _argument_table(title, group)
+
+
+def _help_text(*command: str) -> str:
     """Return what `cooperbench COMMAND --help` prints on a terminal of 100 columns."""
     output = io.StringIO()
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
         with redirect_stdout(output):
-            main([command, "--help"])
+            main([*command, "--help"])
     finally:
         del os.environ["COLUMNS"]
         if columns is not None:
@@ -136,7 +152,7 @@ def parse_help(text: str) -> Help:
         arguments: list[Argument] = []
         for line in lines:
             first_line = _ENTRY.fullmatch(line)
-            if first_line and not line.startswith("   "):
+            if first_line and not line.startswith("     "):
                 arguments.append(Argument(first_line["flags"], first_line["help"] or ""))
             elif arguments:
                 arguments[-1].help = f"{arguments[-1].help} {line.strip()}".strip()
