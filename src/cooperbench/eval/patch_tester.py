@@ -17,7 +17,7 @@ from cooperbench.eval.base_commit import Base, base_folder, load_base, read_base
 from cooperbench.eval.conditions import Conditions
 from cooperbench.eval.dependency_layer import make_dependency_layer
 from cooperbench.eval.fail_fast import change_runner
-from cooperbench.eval.protected_files import FeaturePaths, feature_paths
+from cooperbench.eval.protected_files import FeaturePaths, feature_paths, hidden_tests_patch
 from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.test_runs import TestRun, run_tests
 from cooperbench.eval.trees import TreeStore
@@ -52,6 +52,7 @@ class PatchTester:
         self._run_name = run_name
         self._bases: SingleFlight[Task, Base] = SingleFlight()
         self._feature_paths: SingleFlight[Feature, FeaturePaths] = SingleFlight()
+        self._tests: SingleFlight[Feature, bytes] = SingleFlight()
         self._dependency_layers: SingleFlight[Task, str] = SingleFlight()
         self._runs: SingleFlight[tuple[Feature, str, Conditions], TestRun] = SingleFlight()
         # Some backends need seconds to remove a sandbox, and no test has to wait for that.
@@ -118,7 +119,9 @@ class PatchTester:
         Raises:
             DependencyLayerError: The conditions need a dependency layer, and it cannot be made.
         """
-        hidden_tests = feature.tests.read_bytes() if tests is None else tests
+        hidden_tests = tests
+        if hidden_tests is None:
+            hidden_tests = self._tests.get(feature, partial(self._make_tests_patch, feature))
         task = feature.task
         image = self.image(task)
         image_ref = image.evaluation_ref or image.ref
@@ -137,6 +140,10 @@ class PatchTester:
                 )
 
         return with_retries(attempt, self.stop)
+
+    def _make_tests_patch(self, feature: Feature) -> bytes:
+        with TreeStore(self.base(feature.task)) as store:
+            return hidden_tests_patch(feature, store)
 
     def run_suites(
         self, feature: Feature, patch: bytes, conditions: Conditions, suites: Sequence[bytes]

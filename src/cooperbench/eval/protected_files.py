@@ -156,6 +156,16 @@ def feature_paths(feature: Feature, store: TreeStore) -> FeaturePaths:
     return FeaturePaths(frozenset(hidden), frozenset(golden))
 
 
+def hidden_tests_patch(feature: Feature, store: TreeStore) -> bytes:
+    """Return the patch of a feature's hidden tests in the form that confirmation suites have.
+
+    Code under test could tell one kind of run from the other by the form of the patch.
+    """
+    tests = feature.tests.read_bytes()
+    tree, since = applied_tests(tests, feature, store)
+    return store.patch_of(tree, since) if tree else tests
+
+
 def applied_tests(tests: bytes, feature: Feature, store: TreeStore) -> tuple[str, str]:
     """Return the tree with hidden tests, and the tree that they were applied to.
 
