@@ -248,21 +248,27 @@ class Evaluation(Record, kw_only=True, frozen=True):
         return self.agents.get(subject)
 
     @property
-    def unconfirmed_successes(self) -> list[tuple[str, int]]:
-        """Patch and feature of each success that no confirmation run supports."""
-        confirmations = self.canary if isinstance(self.canary, dict) else {}
+    def successes(self) -> list[tuple[str, int]]:
+        """Patch and feature of each success that enters a rate."""
         subjects = [*self.agents]
         if len(self.agents) > 1:  # a single patch is its own merge
             subjects += ["merged", "lead"]
-        unconfirmed = []
+        successes = []
         for subject in subjects:
             totals = self.totals_of(subject)
-            if totals is None or not totals.success:
-                continue
-            for feature in totals.features:
-                confirmation = confirmations.get(subject, {}).get(feature)
-                if confirmation is None or confirmation.outcome != "confirmed":
-                    unconfirmed.append((subject, feature))
+            if totals is not None and totals.success:
+                successes += [(subject, feature) for feature in totals.features]
+        return successes
+
+    @property
+    def unconfirmed_successes(self) -> list[tuple[str, int]]:
+        """Patch and feature of each success that no confirmation run supports."""
+        confirmations = self.canary if isinstance(self.canary, dict) else {}
+        unconfirmed = []
+        for subject, feature in self.successes:
+            confirmation = confirmations.get(subject, {}).get(feature)
+            if confirmation is None or confirmation.outcome != "confirmed":
+                unconfirmed.append((subject, feature))
         return unconfirmed
 
 

@@ -79,6 +79,10 @@ class SettingSummary(msgspec.Struct, kw_only=True, frozen=True):
     rates: Rates
     unsound: UnsoundPairs | None
     suspicious: int
+    successes: int = 0
+    """Successes of a patch with a feature; 0 in older files."""
+    unconfirmed: int = 0
+    """Successes that no confirmation run supports; 0 in older files."""
     agent_success: Rate
     agent_outcomes: dict[str, int]
     """Number of agents by status."""

@@ -78,6 +78,10 @@ class RateRow:
     """Rates without unsound pairs; empty if there are none."""
     order_conflicts: int
     """Number of groups of three or more that conflict but would merge in another order."""
+    successes: int
+    """Number of successes, each of one patch and one feature."""
+    unconfirmed: int
+    """Number of them that no confirmation run supports."""
     suspicious: int
     """Number of pairs with a failed confirmation."""
     review_notes: int
@@ -281,6 +285,8 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         unsound=len(pairs) - len(sound),
         sound_rates=_rates(side.setting, sound, method) if has_unsound else {},
         order_conflicts=len([pair for pair in pairs if _merges_in_another_order(pair)]),
+        successes=sum(pair.successes for pair in pairs),
+        unconfirmed=sum(pair.unconfirmed for pair in pairs),
         suspicious=len([pair for pair in pairs if pair.suspicious]),
         review_notes=len([pair for pair in pairs if pair.review_notes]),
         attempted_again=len([pair for pair in pairs if pair.attempts > 1]),

@@ -68,6 +68,8 @@ class Comparison:
     """McNemar's exact test of `gained` and `lost`; it assumes that pairs are independent."""
     unpaired: tuple[Unpaired, ...]
     unsound: tuple[PairKey, ...]
+    unconfirmed: tuple[PairKey, ...]
+    """Pairs with a success, on either side, that no confirmation run supports."""
     affected: tuple[str, ...]
     """The sides whose rate a mismatch affects."""
     coordination_deficit: Estimate | None = None
@@ -115,6 +117,7 @@ def compare_sides(
         mcnemar_p=statistics.mcnemar_exact(len(gained), len(lost)),
         unpaired=tuple(matched.unpaired),
         unsound=tuple(_unsound_keys(first, second, [key for key, _ in changes])),
+        unconfirmed=tuple(_unconfirmed_keys(first, second, [key for key, _ in changes])),
         affected=_affected_sides(first, second, verdict),
         coordination_deficit=deficit,
         retention=retention,
@@ -156,6 +159,11 @@ def _match_verdicts(first: Side, second: Side, verdict: str) -> _MatchedVerdicts
 
 def _state_of(pair: PairData | None) -> str:
     return pair.state if pair else "not part of it"
+
+
+def _unconfirmed_keys(first: Side, second: Side, keys: Sequence[PairKey]) -> list[PairKey]:
+    first_pairs, second_pairs = first.pairs, second.pairs
+    return [key for key in keys if first_pairs[key].unconfirmed or second_pairs[key].unconfirmed]
 
 
 def _unsound_keys(first: Side, second: Side, keys: Sequence[PairKey]) -> list[PairKey]:

@@ -50,6 +50,7 @@ _LAST_COLUMNS: dict[str, type] = {
     "unsound": str,
     "network": str,
     "suspicious": int,
+    "unconfirmed": int,
     "attempts": int,
     "mismatches": str,
 }
@@ -103,6 +104,7 @@ def _pair_row(run: Run, pair: PairData) -> Row:
     if pair.verdicts:
         row.update(pair.verdicts)
         row["suspicious"] = len(pair.suspicious)
+        row["unconfirmed"] = pair.unconfirmed
     if pair.agents:
         row["messages"] = pair.messages
         row["cost"] = pair.cost

@@ -278,6 +278,16 @@ class PairData:
         return f"the tests of {noun} {features} pass without the {noun}"
 
     @property
+    def successes(self) -> int:
+        """Number of successes, each of one patch and one feature."""
+        return len(self._verdict.successes) if self._verdict else 0
+
+    @property
+    def unconfirmed(self) -> int:
+        """Number of successes that no confirmation run supports."""
+        return len(self._verdict.unconfirmed_successes) if self._verdict else 0
+
+    @property
     def suspicious(self) -> list[Suspicion]:
         """Failed confirmations: the tests may not have decided the verdict."""
         return [entry for entry in self._suspicions if entry.reason != _REVIEW_NOTE_REASON]

@@ -122,6 +122,8 @@ def _summarize_setting(pairs: Sequence[PairData]) -> SettingSummary:
         rates=_rates(verdicts),
         unsound=_unsound_pairs(verdicts),
         suspicious=sum(line.suspicious for line in verdicts),
+        successes=sum(pair.successes for pair in evaluated),
+        unconfirmed=sum(pair.unconfirmed for pair in evaluated),
         agent_success=_rate(agent.success for pair in evaluated for agent in pair.agents),
         agent_outcomes=_count(agent.status for agent in agents),
         merge_outcomes=_count(pair.merge_status for pair in evaluated),

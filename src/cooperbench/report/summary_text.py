@@ -87,6 +87,9 @@ def _headline(setting: Setting, part: SettingSummary) -> str:
     text = f"{setting}: {plural(part.pairs, 'pair')}, {part.evaluated:,} evaluated"
     if part.suspicious:
         text += f", {part.suspicious:,} suspicious"
+    if part.unconfirmed:
+        text += f", {part.unconfirmed:,} of {plural(part.successes, 'success', 'successes')}"
+        text += " not confirmed"
     counts: dict[State, int] = {
         "error": part.errors,
         "no_reference": part.no_reference,

@@ -176,6 +176,9 @@ def _state_lines(row: RateRow) -> Iterator[str]:
     if row.order_conflicts:
         conflicts = plural(row.order_conflicts, "conflict")
         yield f"{conflicts} of three or more agents would merge in another order"
+    if row.unconfirmed:
+        successes = f"{row.unconfirmed:,} of {plural(row.successes, 'success', 'successes')}"
+        yield f"{successes} of a patch with a feature not confirmed by tests that must fail"
     if row.suspicious:
         pairs = plural(row.suspicious, "suspicious pair")
         yield f"{pairs}: the tests may not have decided (evidence: eval.json, page)"
@@ -419,6 +422,9 @@ def _compared_rates_table(comparison: Comparison) -> Table:
     if comparison.unsound:
         count = plural(len(comparison.unsound), "unsound pair")
         notes.append(f"{count} among them; --sound-only compares without")
+    if comparison.unconfirmed:
+        count = plural(len(comparison.unconfirmed), "pair")
+        notes.append(f"{count} among them with successes that no confirmation run supports")
     title = f"{comparison.verdict} over {plural(comparison.n, 'pair')} with a verdict on both sides"
     return Table(title, ("", "", "passed"), rows, notes)
 

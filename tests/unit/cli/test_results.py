@@ -349,3 +349,23 @@ def test_one_run_with_both_settings_gives_the_deficit(
     assert "retention (coop ∕ solo)" in whole
     assert "retention: fewer than 10 tasks: a bootstrap is too narrow" in whole
     assert call(logs, capsys, "compare", "mixed:solo", "mixed:coop")[1] == whole
+
+
+def test_unconfirmed_successes_are_counted_wherever_rates_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("old", "new"):
+        write_run(tmp_path, name, layout(1, 1, 3), lambda _: "passed", style=STYLE)
+    for path in (tmp_path / "new").rglob("eval.json"):
+        content = json.loads(path.read_text())
+        content["canary"] = "off"
+        path.write_text(json.dumps(content))
+        break
+    table = tmp_path / "x.csv"
+    out = call(tmp_path, capsys, "report", "old", "new", "--csv", str(table))[1]
+    assert "new:coop: 4 of 12 successes of a patch with a feature not confirmed" in out
+    assert "old:coop: 0 of" not in out
+    unconfirmed = [row["unconfirmed"] for row in csv.DictReader(io.StringIO(table.read_text()))]
+    assert sorted(unconfirmed) == ["0", "0", "0", "0", "0", "4"]
+    out = call(tmp_path, capsys, "compare", "old", "new")[1]
+    assert "1 pair among them with successes that no confirmation run supports" in out

@@ -353,6 +353,9 @@ function successRates() {
   const doubtful = overview.series.filter((series) => series.all.suspicious);
   const doubtText = (series) =>
     `${seriesName(series)}: ${series.all.suspicious} suspicious: the tests may not have decided. Type suspicious into find to list these pairs.`;
+  const unconfirmed = overview.series.filter((series) => series.all.unconfirmed);
+  const unconfirmedText = (series) =>
+    `${seriesName(series)}: ${series.all.unconfirmed} of ${count(series.all.successes, "success", "successes")} not confirmed by tests that must fail.`;
   return h(
     "figure",
     null,
@@ -360,6 +363,7 @@ function successRates() {
     settingsLegend(overview.series.map((series) => series.setting)),
     h("figcaption", null, caption),
     doubtful.map((series) => h("p", { class: "small" }, doubtText(series))),
+    unconfirmed.map((series) => h("p", { class: "small" }, unconfirmedText(series))),
     overview.repos.length > 1 &&
       h(
         "details",
