@@ -1,4 +1,4 @@
-"""`cooperbench images`: task images of the docker backend, and snapshots of the modal backend."""
+"""`cooperbench images`: task images of docker and local, and snapshots of the modal backend."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ ACTIONS = {
     "build": "build them from their Dockerfiles and make the images for agents",
     "push": "tag them for your registry and push them there, for backends that pull",
     "clean": "remove the images that were made from them for agents and test runs;"
-    " with --built also the images that were built here",
+    " with --built also the images that were built here; with --backend local all images",
+    "import": "add the images of FILE (docker save, or an OCI layout) for the local backend",
+    "export": "write images from their registry to FILE, for import on another machine",
 }
+LOCAL_ACTIONS = ("import", "export")
 _REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 _MAX_PROBLEM_CHARACTERS = 300
 
@@ -48,14 +51,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench images`."""
     actions = "; ".join(f"{name}: {text}" for name, text in ACTIONS.items())
     parser.add_argument("action", choices=tuple(ACTIONS), help=actions)
+    file = "import: archive or folder to read; export: archive to write"
+    parser.add_argument("file", nargs="?", metavar="FILE", help=file)
     arguments.add_selection_arguments(parser)
     template = (
         "names of task images: text with {repo}, {short} and {task_id},"
         " or one of the templates seeds and published"
     )
     parser.add_argument("--image-template", metavar="NAME", help=template)
-    backend = "modal: list and clean its snapshots (default: %(default)s)"
-    parser.add_argument("--backend", choices=("docker", "modal"), default="docker", help=backend)
+    backend = (
+        "local: images without a container engine; modal: list and clean its snapshots"
+        " (default: local for import and export, else docker)"
+    )
+    parser.add_argument("--backend", choices=("docker", "local", "modal"), help=backend)
+    name = "import: name of the image, if the file does not say it"
+    parser.add_argument("--name", metavar="NAME", help=name)
+    older_than = "clean --backend local: only images unused for so many days"
+    parser.add_argument(
+        "--older-than", type=arguments.whole_above_zero, metavar="DAYS", help=older_than
+    )
+    max_size = "clean --backend local: only until the rest fits into this size, e.g. 20g"
+    parser.add_argument("--max-size", metavar="SIZE", help=max_size)
     arguments.add_json_argument(parser)
     built = "clean: also remove the images that were built here"
     parser.add_argument("--built", action="store_true", help=built)
@@ -101,15 +117,26 @@ def execute(args: argparse.Namespace) -> int:
     all_images = args.action == "clean" and all(value is None for value in selection)
     tasks: list[Task] = []
     labels = None
-    if not all_images:
+    if not all_images and args.action != "import":
         tasks = select_tasks(args)
         labels = {task.label for task in tasks}
-    if args.backend == "modal":
+    backend = args.backend or _default_backend(args.action)
+    if backend == "local":
+        from cooperbench.cli.local_images import run_action
+
+        outcome = Outcome(*run_action(args, tasks, all_images=all_images))
+    elif args.action in LOCAL_ACTIONS:
+        raise UserError(f"images {args.action} is for --backend local")
+    elif backend == "modal":
         outcome = _run_for_modal(args.action, labels)
     else:
         outcome = _run_for_docker(args, tasks, labels)
     arguments.print_result(args, outcome.content, outcome.lines)
     return 1 if any("error" in row for row in outcome.content.get("images", ())) else 0
+
+
+def _default_backend(action: str) -> str:
+    return "local" if action in LOCAL_ACTIONS else "docker"
 
 
 def select_tasks(args: argparse.Namespace) -> list[Task]:

@@ -14,8 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tests.support.docker.engines import root_file_system, skipped_without_engine
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -119,6 +117,9 @@ def _digest_of_layer(layer: bytes | Path) -> str:
 
 def base_layer() -> Path:
     """Return a tar file of a Debian with git, Python and Node, or skip the running test."""
+    # Not at the top: unit tests use this module without the client of an engine.
+    from tests.support.docker.engines import root_file_system, skipped_without_engine
+
     with skipped_without_engine():
         return root_file_system()
 

@@ -105,7 +105,7 @@ class RegistryClient:
 
     def get_manifest(self, repository: str, reference: str) -> ManifestReply:
         """Return a manifest or an index by its tag or digest."""
-        path = f"{repository}/manifests/{urllib.parse.quote(reference)}"
+        path = f"{repository}/manifests/{urllib.parse.quote(reference, safe=':')}"
         headers = {"Accept": ", ".join(MANIFEST_TYPES)}
 
         def read(response: http.client.HTTPResponse) -> ManifestReply:

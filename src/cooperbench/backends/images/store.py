@@ -50,6 +50,12 @@ class StoredImage(msgspec.Struct, frozen=True, kw_only=True):
     format: int = _FORMAT
 
 
+class PreparedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The file `prepared.json` of what a backend has made of an image."""
+
+    image: StoredImage
+
+
 class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The file `layer.json` of an unpacked layer."""
 
@@ -142,8 +148,13 @@ class ImageStore:
     def adding(self) -> Iterator[None]:
         """Keep others from removing layers that no image refers to yet."""
         self.remove_leftovers()
-        with shared_lock(self._made("locks") / "store"):
+        with shared_lock(self.lock):
             yield
+
+    @property
+    def lock(self) -> Path:
+        """The file that processes lock while they add or remove images."""
+        return self._made("locks") / "store"
 
     def download_path(self, digest: str) -> Path:
         """Return the path for a blob that is being downloaded."""
@@ -162,6 +173,34 @@ class ImageStore:
         return self._made("tasks") / key
 
     # Removing.
+
+    def layers(self) -> list[str]:
+        """Return the digests of all layers."""
+        suffix = f"-{_FORMAT}"
+        names = [path.name for path in (self.folder / "layers").glob(f"*{suffix}")]
+        digests = [f"sha256:{name.removesuffix(suffix)}" for name in names]
+        return sorted(digest for digest in digests if is_digest(digest))
+
+    def task_folders(self) -> list[Path]:
+        """Return the folders of what was made of images."""
+        folders = (self.folder / "tasks").glob("*")
+        return sorted(path for path in folders if not path.name.startswith("cooperbench-"))
+
+    def forget(self, name: str) -> None:
+        """Remove an image; its layers stay."""
+        self._record_path(name).unlink(missing_ok=True)
+
+    def remove_layer(self, diff_id: str) -> None:
+        """Remove a layer that no image has."""
+        layer = self._layer(diff_id)
+        (layer / "layer.json").unlink(missing_ok=True)
+        remove_tree(layer)
+
+    def remove_downloads(self) -> None:
+        """Remove what was downloaded in part."""
+        for path in (self.folder / "downloads").glob("*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
         """Remove what killed processes left half unpacked."""

@@ -164,6 +164,10 @@ class LocalBackend(Backend):
             sandbox.end("its backend was closed")
         self.images.close()
 
+    def remove_lost_snapshots(self) -> None:
+        """Remove dependency layers of images that are gone."""
+        self._snapshots.remove_lost(self.images.content)
+
     def _make(
         self,
         content: Content,

@@ -25,7 +25,12 @@ from cooperbench.backends.images.model import NoSuchImage
 from cooperbench.backends.images.pull import NoProgress, Progress, pull_image
 from cooperbench.backends.images.registry import RegistryUnavailable
 from cooperbench.backends.images.settings import ImageSettings
-from cooperbench.backends.images.store import ImageStore, StoredImage, lock_shared
+from cooperbench.backends.images.store import (
+    ImageStore,
+    PreparedImage,
+    StoredImage,
+    lock_shared,
+)
 from cooperbench.backends.local.image_root import make_image_root, missing_tool
 from cooperbench.backends.local.rootfs import Content, ImageRoot
 from cooperbench.backends.local.sandbox import LocalSandbox
@@ -49,12 +54,6 @@ _AGENT_SUFFIX = "+agent"
 _FORMAT = 1
 """Increase it when the layers change: older ones are then made again."""
 _BASE_MOUNT = "/cooperbench/base"
-
-
-class PreparedImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The file `prepared.json` of an image's layers."""
-
-    image: StoredImage
 
 
 class ImageTasks:

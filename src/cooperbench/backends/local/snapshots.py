@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 from cooperbench.backends.local.rootfs import Content
 from cooperbench.backends.local.sandbox import LocalSandbox
 from cooperbench.backends.ownership import locked
-from cooperbench.errors import SandboxError
+from cooperbench.errors import CooperBenchError, SandboxError
 from cooperbench.models import Task
 from cooperbench.storage import read_json
 from cooperbench.temporary import is_abandoned, owned_prefix, remove_tree
@@ -61,6 +61,15 @@ class SnapshotStore:
             raise SandboxError(f"{ref} is no longer in {self.folder}: run again to make it")
         content = find_base(str(base["ref"]))
         return replace(content, layers=(folder / "fs", *content.layers))
+
+    def remove_lost(self, find_base: Callable[[str], Content]) -> None:
+        """Remove the dependency layers of what is gone."""
+        for folder in self.folder.glob("*/"):
+            base = read_json(folder / "base.json") or {}
+            try:
+                find_base(str(base.get("ref")))
+            except CooperBenchError:
+                remove_tree(folder)
 
     def _remove_leftovers(self) -> None:
         for folder in self.folder.glob("cooperbench-*"):
