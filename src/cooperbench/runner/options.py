@@ -400,7 +400,7 @@ class RunOptions:
         Option(
             TEXT,
             ("--pull",),
-            "when to pull images from their registry (docker only; default: missing)",
+            "when to pull images from their registry (docker and local; default: missing)",
             choices=("missing", "always", "never"),
             optional=True,
         )
@@ -410,7 +410,7 @@ class RunOptions:
             LIST,
             ("--mount",),
             "folder of this machine to mount in every container, for debugging "
-            "(docker only; repeatable)",
+            "(docker and local; repeatable)",
             metavar="SOURCE:TARGET[:rw]",
         ),
         default=(),

@@ -45,10 +45,12 @@ def test_what_is_given_reaches_the_backend() -> None:
 @pytest.mark.parametrize(
     ("backend", "options", "message"),
     [
-        ("local", {"mounts": ["/a:/b"]}, "--mount is for --backend docker, not local"),
-        ("modal", {"pull": "never"}, "--pull is for --backend docker, not modal"),
+        ("modal", {"mounts": ["/a:/b"]}, "--mount is for --backend local or docker, not modal"),
+        ("modal", {"pull": "never"}, "--pull is for --backend local or docker, not modal"),
         ("gcp", {"gpu": "T4"}, "--gpu is for --backend modal, not gcp"),
-        ("local", {"image_template": "published"}, "--image-template is for .*, not local"),
+        ("local", {"gpu": "T4"}, "--gpu is for --backend modal, not local"),
+        ("local", {"mounts": ["/no/such:/b"]}, "/no/such does not exist"),
+        ("local", {"pull": "often"}, "local setting pull: 'often' is unknown"),
         ("docker", {"mounts": ["/a"]}, "SOURCE:TARGET"),
     ],
 )
@@ -70,15 +72,15 @@ def test_run_and_eval_have_them(
     words = [
         "--backend",
         "local",
-        "--mount",
-        "/a:/b",
+        "--gpu",
+        "T4",
         "--dataset-dir",
         "demo",
         "--log-dir",
         str(tmp_path),
     ]
     assert main([*command, *words]) == 2
-    assert capsys.readouterr().err == "cooperbench: --mount is for --backend docker, not local\n"
+    assert capsys.readouterr().err == "cooperbench: --gpu is for --backend modal, not local\n"
 
 
 def test_in_python_one_mount_needs_no_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
