@@ -41,6 +41,8 @@ _VOWELS = b"aeiou"
 _CONSONANTS = b"bcdfgklmnprstvz"
 _MAX_DIGITS = 15
 _MAX_DECIMALS = 25
+_MAX_NUMBERS = 200
+"""Numbers of a file, at most, among which one is searched that looks like another."""
 _HIGHEST_OF_TYPES = [2**bits - 1 for bits in (7, 8, 15, 16, 31, 32, 63, 64)]
 _ATTEMPTS = 8
 _MANY_WORDS = 3
@@ -267,6 +269,8 @@ def _other_numbers(
     near = [with_head(other) for other in _window(eligible, value, random, count)]
     if text not in seen:
         return near
+    if len(seen) > _MAX_NUMBERS:
+        seen = random.sample(sorted(seen), _MAX_NUMBERS)
     alike = [number for number in seen if _is_alike(number, text)]
     alike = [number for number in alike if _is_possible(number, highest)]
     values = random.sample(sorted(alike), min(count, len(alike)))

@@ -11,6 +11,7 @@ There is no grammar of Typst among our dependencies, so this is a small reader o
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ _ERROR = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-_PARAGRAPH_END = re.compile(rb"\r?\n[ \t]*\r?\n|\Z")
+_PARAGRAPH_END = re.compile(rb"\r?\n[ \t]*\r?\n")
 _TOKEN = re.compile(
     rb"""
       (?P<space> \s+ | //[^\n]* )
@@ -59,9 +60,9 @@ class _Token(NamedTuple):
 def read_typst(source: bytes) -> TestFile:
     """Return the tests of a Typst file."""
     headers = list(_HEADER.finditer(source))
-    ends = [header.start() for header in headers[1:]] + [len(source)]
+    ends = [*(header.start() for header in headers[1:]), len(source)]
     tests = []
-    for header, end in zip(headers, ends, strict=True):
+    for header, end in zip(headers, ends, strict=False):  # without headers there is only the end
         body = source[header.start() : end].rstrip()
         span = Span(header.start(), header.start() + len(body))
         checks = [*_call_checks(source, span), *_error_checks(source, span)]
@@ -186,13 +187,16 @@ def _slots_in(value: Sequence[_Token]) -> tuple[Slot, ...]:
 
 def _error_checks(source: bytes, section: Span) -> Iterator[Check]:
     """Yield the checks of expected error messages."""
-    for match in _ERROR.finditer(source, section.start, section.end):
+    ends = [match.start() for match in _PARAGRAPH_END.finditer(source, *section)]
+    ends.append(section.end)
+    calls = [match.start() for match in _CALL.finditer(source, *section)]
+    for match in _ERROR.finditer(source, *section):
         message = Span(*match.span("message"))
-        end = _PARAGRAPH_END.search(source, match.end(), section.end)
-        paragraph = Span(match.start(), end.start() if end else section.end)
+        end = ends[bisect_left(ends, match.end())]
         neutral: tuple[Edit, ...] = ()
-        if not _CALL.search(source, *paragraph):
-            neutral = (Edit(*paragraph, b""),)
+        has_call = bisect_left(calls, match.start()) < bisect_left(calls, end)
+        if not has_call:
+            neutral = (Edit(match.start(), end, b""),)
         yield Check(message, (Slot(message, "phrase"),), neutral)
 
 
