@@ -21,6 +21,7 @@ from tests.support.requirements import require_program
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.external.docs.conftest import PageRun
     from tests.support.modelserver import Answer, ModelServer
 
 EXAMPLES = ROOT / "examples"
@@ -105,8 +106,9 @@ def test_the_model_agent_gives_up_on_a_model_without_commands(
     assert {agent["status"] for agent in result["agents"].values()} == {"format_error"}
 
 
+@pytest.mark.xdist_group("tutorials")
 @pytest.mark.timeout(300)
-def test_the_study_and_its_plot(tmp_path: Path) -> None:
+def test_the_study_and_its_plot(tmp_path: Path, run_page: Callable[[str], PageRun]) -> None:
     """The study's runs have no solo; the demo's have, and are what the plot is made from."""
     require_program("node", package="nodejs")
     out = call(EXAMPLES / "messaging_study.sh", cwd=tmp_path)
@@ -115,9 +117,9 @@ def test_the_study_and_its_plot(tmp_path: Path) -> None:
     assert {row["run"] for row in rows} == {"messaging/all", "messaging/no-messages"}
     assert "<!doctype html>" in (tmp_path / "messaging.html").read_text()[:100].lower()
 
-    call("cooperbench", "demo", "--log-dir", str(tmp_path))
+    logs = run_page("docs/tutorial-first-experiment.md").folder / "logs"
     script = EXAMPLES / "deficit_plot.py"
     runs = ("demo-coop", "demo-solo")
-    out = call("python", script, *runs, "--log-dir", str(tmp_path), "-o", "d.png", cwd=tmp_path)
+    out = call("python", script, *runs, "--log-dir", str(logs), "-o", "d.png", cwd=tmp_path)
     assert out.splitlines()[-1].split() == ["scripted", "0.875", "0.75", "0.125"]
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
