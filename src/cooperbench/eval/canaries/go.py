@@ -58,7 +58,11 @@ _OPPOSITES |= {value: key for key, value in _OPPOSITES.items()}
 _GOMEGA = {b"To": b"NotTo", b"Should": b"ShouldNot"}
 _GOMEGA |= {value: key for key, value in _GOMEGA.items()} | {b"ToNot": b"To"}
 _GOMEGA_EQUALITY = re.compile(
-    rb"Equal|BeEquivalentTo|BeIdenticalTo|HaveLen|MatchJSON|ConsistOf|HaveKeyWithValue|BeNumerically"
+    rb"""
+      Equal | BeEquivalentTo | BeIdenticalTo | BeNumerically
+    | HaveLen | HaveKeyWithValue | MatchJSON | ConsistOf
+    """,
+    re.VERBOSE,
 )
 _GOMEGA_PHRASE = re.compile(rb"ContainSubstring|HavePrefix|HaveSuffix")
 _ASSERTING = re.compile(rb"(?:assert|require|must|is|s|suite|ts|c)(?:\.(?:Require|Assert)\(\))?")
@@ -103,7 +107,8 @@ class GoReader(GoValues):
     def _fails(self, body: Node) -> bool:
         """Whether a block makes the test fail, and not only under further conditions."""
         for block in named_children(body):
-            for statement in named_children(block) if block.type == "statement_list" else [block]:
+            statements = named_children(block) if block.type == "statement_list" else [block]
+            for statement in statements:
                 is_call = statement.type == "expression_statement"
                 if is_call and _FAILS.match(self.text(statement)):
                     return True

@@ -30,7 +30,7 @@ _PACKAGE_NAME = re.compile(rb"[a-z]\w*\.[A-Z]\w*")
 
 
 class GoValues(Reader):
-    """What a reader of Go tests knows about values, variables and tables."""
+    """The part of a reader of Go tests that knows values, variables and tables."""
 
     name_style: NameStyle = "camel"
     is_compiled = True

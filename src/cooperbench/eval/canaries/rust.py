@@ -41,7 +41,13 @@ _MAX_MACRO_NAME = 40
 _TEST_ATTRIBUTE = re.compile(rb"#\[\s*(?:\w+\s*::\s*)*(?:rs)?test(?:_case|_log|_bench)?\s*[\](]")
 _CASE_ATTRIBUTE = re.compile(rb"#\[\s*(?:case(?:::\w+)?|(?:test_case::)?test_case)\s*\(")
 _EQUAL = re.compile(
-    rb"(?:debug_|prop_)?assert_(?:(?P<name>eq|ne)|(?P<tolerant>\w*(?:abs_diff|relative|ulps|approx|close)\w*))"
+    rb"""
+    (?: debug_ | prop_ )? assert_
+    (?: (?P<name> eq | ne )
+      | (?P<tolerant> \w* (?: abs_diff | relative | ulps | approx | close ) \w* )
+    )
+    """,
+    re.VERBOSE,
 )
 _OPERATORS = {b"==": b"!=", b"<": b">=", b"<=": b">"}
 _OPERATORS |= {value: key for key, value in _OPERATORS.items()}
@@ -354,24 +360,24 @@ class RustReader(Reader):
         if self._operator(condition) == b"==":
             return
         span = span_of(assertion)
-        slots: list[Slot] = []
-        shown = condition
-        if self._operator(condition) == b"&&":
-            slots = self._slots_of_conjuncts(condition)
         phrase = self._phrase_in(condition)
-        blanks: tuple[Edit, ...] = ()
         if phrase is not None:
             echoes = tuple(span_of(message) for message in arguments[1:])
-            slots = list(self.slots_in(phrase, phrase=True, echoes=echoes))
+            slots = self.slots_in(phrase, phrase=True, echoes=echoes)
             blanks = self.blank(phrase)
-        for slot in slots if phrase is None else []:
-            blank = b"0" if slot.kind == "number" else b""
-            blanks = (*blanks, Edit(*slot.span, blank)) if slot.kind != "fixed" else blanks
+        else:
+            slots = tuple(self._slots_of_conjuncts(condition))
+            blanks = tuple(
+                Edit(*slot.span, b"0" if slot.kind == "number" else b"")
+                for slot in slots
+                if slot.kind != "fixed"
+            )
+        evaluated = condition
         if condition.type == "unary_expression" and self.text(condition).startswith(b"!"):
-            shown = named_children(condition)[0]
-        text = apply_edits(self.source, span_of(shown), blanks)
+            evaluated = named_children(condition)[0]
+        text = apply_edits(self.source, span_of(evaluated), blanks)
         neutral = (Edit(*span, b"{ let _ = (" + text + b"); }"),)
-        yield Check(span, tuple(slots) or (self._opposite_condition(condition),), neutral)
+        yield Check(span, slots or (self._opposite_condition(condition),), neutral)
 
     def _slots_of_conjuncts(self, node: Node) -> list[Slot]:
         if self._operator(node) == b"&&":
@@ -490,9 +496,11 @@ class RustReader(Reader):
     def _cells_of_case(self, attribute: Node) -> list[Node | None]:
         """Return the values of `#[case(…)]`; None for those that are not plain."""
         tree = named_children(attribute)[0].child_by_field_name("arguments")
+        if tree is None:
+            return []
         cells: list[Node | None] = []
         tokens: list[Node] = []
-        for token in tree.children[1:] if tree is not None else []:
+        for token in tree.children[1:]:
             if token.type in (",", ";", ")", "=>"):
                 if tokens:
                     cells.append(self._value_of_tokens(tokens))
