@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from cooperbench.eval.module_names import imports, is_named, names_alone
 from cooperbench.eval.protected_paths import (
@@ -18,7 +19,7 @@ from cooperbench.eval.protected_paths import (
     looks_like_test,
 )
 from cooperbench.eval.test_config import is_test_config, may_hold_test_config
-from cooperbench.eval.trees import TreeStore
+from cooperbench.eval.trees import CODE_FILE, TreeStore
 
 _MAX_UNITS = 30
 """Maximum number of units that are searched for. A patch with more has copied packages."""
@@ -42,11 +43,12 @@ _LOADABLE = re.compile(
 )
 """Code and snapshots that tests could load."""
 _MODULE_ENDING = re.compile(r"\.(?:pyi?|[cm]?[jt]sx?)$")
-_CODE_OR_CONFIG = re.compile(
+_NAMES_MODULES = re.compile(
     r"\.(?:pyi?|go|[cm]?[jt]sx?)$ | (?:^|/)(?:pyproject\.toml|setup\.cfg|package\.json)$",
     re.VERBOSE,
 )
 """Files that can name a module of Python or JavaScript."""
+_ANY_FILE = re.compile("")
 _LOADERS = (
     *("import_module", "__import__", "pkgutil", "runpy"),
     *("spec_from_file_location", "SourceFileLoader"),
@@ -125,47 +127,66 @@ def _importers(
     module = _MODULE_ENDING.sub("", unit)
     if existing or unit in protected.base:
         # Only importers in the base count: an agent could add an import.
-        importers = set(_files_that_import(module, store.base.tree, store))
+        importers = _files_that_import(module, _lines_with_name(module, store.base.tree, store))
     elif protected.shadows_module(unit):
         importers = set()
     else:
-        importers = set(_files_that_import(module, tree, store))
-        importers |= set(_files_that_name(unit, module, tree, store))
+        lines = _lines_with_name(module, tree, store)
+        importers = _files_that_import(module, lines)
+        importers |= _files_that_name(unit, module, lines, tree, store)
     return importers - protected.hidden
 
 
-def _files_that_import(module: str, tree: str, store: TreeStore) -> Iterator[str]:
-    for path, line in store.lines_with([_name_of(module)], tree):
-        if not path.endswith(".rs") and imports(path, line, module):
-            yield path
+def _lines_with_name(module: str, tree: str, store: TreeStore) -> list[tuple[str, str]]:
+    """Return path and text of the lines that contain the last part of a module's name."""
+    return list(store.lines_with([module.rpartition("/")[2]], tree, _ANY_FILE))
 
 
-def _files_that_name(unit: str, module: str, tree: str, store: TreeStore) -> Iterator[str]:
-    """Yield the files that name a new module as text, or that load modules of its package.
+def _files_that_import(module: str, lines: Iterable[tuple[str, str]]) -> set[str]:
+    importers = set()
+    for path, line in lines:
+        is_searched = CODE_FILE.search(path) and not path.endswith(".rs")
+        if is_searched and imports(path, line, module):
+            importers.add(path)
+    return importers
+
+
+def _files_that_name(
+    unit: str, module: str, lines: Iterable[tuple[str, str]], tree: str, store: TreeStore
+) -> set[str]:
+    """Return the files that name a new module as text, or that load modules of its package.
 
     Where they do not name its package too, it counts only if it has no tests.
     """
     is_file = unit != module
     may_be_loaded = is_file and _is_python_without_tests(unit, tree, store)
-    for path, line in store.lines_with([_name_of(module)], tree, _CODE_OR_CONFIG):
+    files = set()
+    for path, line in lines:
+        if not _NAMES_MODULES.search(path):
+            continue
         # JavaScript that names a folder may only read it.
         names_module = (is_file or path.endswith(".py")) and is_named(path, line, module)
         if names_module or (may_be_loaded and names_alone(path, line, module)):
-            yield path
+            files.add(path)
     if may_be_loaded and "/" in unit:
-        for path, _ in store.lines_with(_LOADERS, tree):
-            if path.endswith(".py") and path.partition("/")[0] == unit.partition("/")[0]:
-                yield path
+        package = unit.partition("/")[0]
+        for path in _files_with_loaders(tree, store):
+            if path.partition("/")[0] == package:
+                files.add(path)
+    return files
+
+
+@lru_cache(maxsize=4)
+def _files_with_loaders(tree: str, store: TreeStore) -> frozenset[str]:
+    """Return the Python files that load modules by names that they need not contain."""
+    lines = store.lines_with(_LOADERS, tree)
+    return frozenset(path for path, _ in lines if path.endswith(".py"))
 
 
 def _is_python_without_tests(path: str, tree: str, store: TreeStore) -> bool:
     change = store.changes(tree).get(path)
     content = store.content(change.after) if change else None
     return path.endswith(".py") and content is not None and not _PYTHON_TEST.search(content)
-
-
-def _name_of(module: str) -> str:
-    return module.rpartition("/")[2]
 
 
 def _paths_in(folder: str, paths: Iterable[str]) -> list[str]:

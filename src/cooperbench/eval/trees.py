@@ -36,7 +36,7 @@ _MAX_LINE_LENGTH = 500
 _MAX_LINES = 50_000
 _MAX_PATH_LENGTH = 4095
 """Maximum length of a path in any file system."""
-_CODE_FILE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?|rs)$")
+CODE_FILE = re.compile(r"\.(?:pyi?|go|[cm]?[jt]sx?|rs)$")
 _PREFIXED_PATH = re.compile(rb'^(?:diff --git|---|\+\+\+) "?[abciow]/', re.MULTILINE)
 """A path with one of git's prefixes; patches without them are rare."""
 _SIGNATURE = "CooperBench <cooperbench@localhost> 946684800 +0000"
@@ -189,7 +189,7 @@ class TreeStore:
         return self._git("cat-file", "blob", entry.object_id)
 
     def lines_with(
-        self, names: Iterable[str], tree: str, files: re.Pattern[str] = _CODE_FILE
+        self, names: Iterable[str], tree: str, files: re.Pattern[str] = CODE_FILE
     ) -> Iterator[tuple[str, str]]:
         """Yield path and text of the lines that contain one of these names as a word.
 
