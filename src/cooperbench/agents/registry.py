@@ -96,7 +96,8 @@ def _import_agent(name: str, target: str) -> type[Agent]:
         if is_interrupt(error):
             raise
         problem = describe_error(error)
-        raise UserError(f"agent {name!r} ({target}) cannot be loaded: {problem}") from error
+        source = "" if name == target else f" ({target})"
+        raise UserError(f"agent {name!r}{source} cannot be loaded: {problem}") from error
     if not callable(factory) or not hasattr(factory, "run"):
         raise UserError(f"{name!r} ({target}) is not an agent: it needs a method run(session)")
     return _as_agent_class(factory)

@@ -236,8 +236,12 @@ def validate(args: argparse.Namespace) -> int:
 def _import_references(path: Path) -> None:
     try:
         imported = ReferenceStore().add(json.loads(path.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: references cannot be read from it: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is not a file of `cooperbench validate --export`: {error}"
+        ) from error
     _print_progress(f"{plural(imported, 'reference')} imported from {path}")
 
 

@@ -42,13 +42,12 @@ _DEMO_SETTINGS: tuple[Setting, ...] = ("coop", "solo")
 _MAX_NAME_CHARACTERS = 120
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    name_help: str = "name of the experiment (default: made from setting, agent, model, subset)",
+) -> None:
     """Add the arguments of `cooperbench run`."""
-    parser.add_argument(
-        "-n",
-        "--name",
-        help="name of the experiment (default: made from setting, agent, model, subset)",
-    )
+    parser.add_argument("-n", "--name", help=name_help)
     arguments.add_selection_arguments(parser)
     group: argparse._ActionsContainer = parser
     for name, option in OPTIONS.items():
@@ -222,7 +221,7 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="run each arm K times (default: %(default)s)",
     )
-    add_arguments(parser)
+    add_arguments(parser, name_help="name of the study; required")
 
 
 def ablate(args: argparse.Namespace) -> int:

@@ -21,13 +21,14 @@ from cooperbench.agents.model_names import with_vendor
 from cooperbench.agents.registry import is_registered, uses_model
 from cooperbench.dataset.content_hash import pair_content_sha256
 from cooperbench.dataset.discovery import resolve_dataset_dir
+from cooperbench.dataset.image_names import image_template
 from cooperbench.errors import UserError
 from cooperbench.models import Pair, agent_slots
 from cooperbench.records import JsonObject
 from cooperbench.records.config import Invocation, RunRecord
 from cooperbench.records.history import record_start
 from cooperbench.records.result import RunConditions, is_finished
-from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, RunOptions
+from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, TEAM_PARTS, RunOptions
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now, write_bytes
 from cooperbench.text import plural, printable
 
@@ -64,6 +65,8 @@ class RunConfig(RunOptions):
         for name, option in OPTIONS.items():
             option.check(name, values[name])
         self._check_job_options()
+        self._check_team_options()
+        image_template(self.image_template)
         for url in self.base_urls:
             if url is not None:
                 _check_base_url(url)
@@ -88,6 +91,16 @@ class RunConfig(RunOptions):
         for name, executors in executors_by_option.items():
             if values[name] is not None and self.executor not in executors:
                 raise UserError(f"--{name.replace('_', '-')} is not for --executor {self.executor}")
+
+    def _check_team_options(self) -> None:
+        """Raise UserError for a part of setting team that is switched off in another setting."""
+        if self.setting == "team" or self.evaluate_only:
+            return
+        values = vars(self)
+        for field in TEAM_PARTS.values():
+            if field.startswith("team_") and not values[field]:
+                flag = OPTIONS[field].flags[0]
+                raise UserError(f"{flag} is for --setting team, not {self.setting}")
 
     @property
     def paths(self) -> ExperimentPaths:

@@ -19,7 +19,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 INLINE_COMMAND = re.compile(r"`(cooperbench [^`]+)`")
-PLACEHOLDERS = {"ID": "1", "K": "2", "N": "2", "X": "0.5"}
+PLACEHOLDERS = {"DAYS": "7", "ID": "1", "K": "2", "N": "2", "X": "0.5"}
 """Numbers for the names that the documentation gives them."""
 SHELL_LANGUAGES = ("", "bash", "console")
 

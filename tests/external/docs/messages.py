@@ -56,6 +56,8 @@ MISTAKES = (
     f"{RUN} --time-limit soon",
     f"{RUN} --agent-config no-such-file.yaml",
     f"{RUN} --prompts no-such-folder",
+    f"{RUN} --image-template no-{{such}}-field",
+    f"{RUN} --team-no-roles",
     f"{RUN} --mount nowhere",
     f"{RUN} --gpu A100",
     f"{RUN} --workers 3",
