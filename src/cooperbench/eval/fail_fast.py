@@ -1,6 +1,7 @@
 """Runners that stop at the first failure, changed so that they run all tests.
 
-Confirmation runs need the outcome of every test, although many of them must fail.
+Confirmation runs need the outcome of every test, although many of them must fail. All runs use the
+changed runner, so that code under test cannot tell a confirmation from a real run by it.
 """
 
 from __future__ import annotations

@@ -109,12 +109,12 @@ class PatchTester:
         patch: bytes | None,
         conditions: Conditions,
         tests: bytes | None = None,
-        runner: bytes | None = None,
     ) -> TestRun:
         """Run a feature's tests in a new sandbox; without a patch, on the base.
 
-        `tests` and `runner` take the place of the feature's tests and of the image's runner. After
-        an infrastructure error it runs again in another sandbox.
+        `tests` take the place of the feature's tests. A runner that would stop at the first failure
+        does not: confirmations need every outcome, and no run may look different from another.
+        After an infrastructure error the tests run again in another sandbox.
 
         Raises:
             DependencyLayerError: The conditions need a dependency layer, and it cannot be made.
@@ -123,6 +123,7 @@ class PatchTester:
         if hidden_tests is None:
             hidden_tests = self._tests.get(feature, partial(self._make_tests_patch, feature))
         task = feature.task
+        runner = change_runner(task.runner_script.read_bytes())
         image = self.image(task)
         image_ref = image.evaluation_ref or image.ref
         if conditions.installed:
@@ -148,12 +149,8 @@ class PatchTester:
     def run_suites(
         self, feature: Feature, patch: bytes, conditions: Conditions, suites: Sequence[bytes]
     ) -> list[TestRun]:
-        """Run a patch with several suites at the same time, each in a new sandbox.
-
-        Runners do not stop at the first failure.
-        """
-        runner = change_runner(feature.task.runner_script.read_bytes())
-        run_suite = partial(self.run, feature, patch, conditions, runner=runner)
+        """Run a patch with several suites at the same time, each in a new sandbox."""
+        run_suite = partial(self.run, feature, patch, conditions)
         return self.run_parallel([partial(run_suite, suite) for suite in suites])
 
     def run_parallel(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
