@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cooperbench import run
 from cooperbench.backends.local import LocalBackend
+from cooperbench.cli import main
+from cooperbench.dataset.discovery import demo_dir, load_tasks
+from cooperbench.dataset.image_names import image_name
 from cooperbench.errors import SandboxError
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.external.backends.docker.test_run import verdicts
+from tests.support.images.built import Layout, base_layer, task_layer
+from tests.support.images.tarballs import Tarball
 from tests.support.tiny import write_tiny
 
 if TYPE_CHECKING:
@@ -116,3 +125,35 @@ def test_a_folder_of_the_host_is_mounted(
     assert output(sandbox, script) == "from the host"
     backend.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "new"]
+
+
+def test_no_attack_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The patches of tests/integration/attacks, in an image with the same task."""
+    source = demo_dir() / "stencil_task"
+    dataset = tmp_path / "dataset"
+    shutil.copytree(source, dataset / "stencil_task")
+    (task,) = load_tasks(dataset)
+    layout = Layout(tmp_path / "layout")
+    layout.add_image(image_name(task), [base_layer(), task_layer(task)])
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["images", "import", str(layout.folder)]) == 0
+    capsys.readouterr()
+    words = ["-r", "stencil_task", "-f", "1,2", "--backend", "local", "-c", "2", "--json"]
+    code = main(["validate", "--attacks", *words, "--dataset-dir", str(dataset)])
+    (report,) = json.loads(capsys.readouterr().out)["tasks"]
+    assert (code, report["problems"]) == (0, [])
+    assert report["checks"] > 2 * 3 + 30
+
+
+def test_two_processes_import_the_same(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "layout")
+    layers = [Tarball().add(f"file-{number}", b"x" * 10**6).data for number in range(5)]
+    layout.add_image("team/image:1", layers)
+    command = [sys.executable, "-m", "cooperbench", "images", "import", str(layout.folder)]
+    env = {**os.environ, "COOPERBENCH_CACHE_DIR": str(tmp_path / "cache")}
+    processes = [subprocess.Popen(command, env=env) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0, 0, 0, 0]
+    layers_left = list((tmp_path / "cache/images/layers").iterdir())
+    assert len(layers_left) == 5
