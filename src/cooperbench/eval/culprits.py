@@ -1,4 +1,4 @@
-"""Whose patch makes a merge suspicious? Found by leaving out one patch at a time.
+"""Search for the patch that makes a merge suspicious, by leaving out one patch at a time.
 
 An honest agent must never be named. So an agent is named only if no other patch explains the
 suspicion, or if its patch is suspicious among golden patches.

@@ -1,4 +1,4 @@
-"""Which modules a line of code imports, or names as text.
+"""Find the modules that a line of code imports, or names as text.
 
 A module is a path without its ending, such as `pkg/plugins/text`.
 """

@@ -102,7 +102,7 @@ _MAX_CHARACTERS_IN_TRACE = 300
 
 
 class LogReading(NamedTuple):
-    """What the output of a test run says."""
+    """Counts, outcomes and errors in the output of a test run."""
 
     counts: Counts
     outcomes: dict[str, Outcome]

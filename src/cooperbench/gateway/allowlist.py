@@ -1,4 +1,4 @@
-"""What a request may contain: one table for each API format.
+"""The allowed content of requests: one table for each API format.
 
 Requests come from sandboxes. Through the provider of its model an agent must get neither a network
 nor files nor a memory that outlives the request. So tools run in the sandbox, data is inline, and

@@ -15,7 +15,7 @@ from cooperbench.temporary import remove_tree
 
 
 class Selection(NamedTuple):
-    """Which images to remove: of these names, and only those that all conditions fit."""
+    """The images to remove: those that have one of the names and meet all conditions."""
 
     names: Collection[str] | None = None
     """None for all images."""
@@ -26,7 +26,7 @@ class Selection(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What was removed, and what was not because it is in use."""
+    """The images that were removed, and those that were kept because they are in use."""
 
     images: list[str]
     in_use: list[str]

@@ -25,7 +25,7 @@ _DOCKER_HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", "docker.io
 
 
 class Credentials(NamedTuple):
-    """What a user has to sign in to a registry."""
+    """User name and password for a registry."""
 
     user: str
     password: str = ""

@@ -41,7 +41,7 @@ class NoSuchImage(UserError):
 
 
 class DamagedImage(InfraError):
-    """What was received is not the image that was asked for, or not an image at all."""
+    """The received data is not the requested image, or not an image at all."""
 
 
 class ImageReference(NamedTuple):

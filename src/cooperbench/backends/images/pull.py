@@ -40,7 +40,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Nobody who wants to know."""
+    """A progress display that shows nothing."""
 
     def start(self, image: str, total_bytes: int) -> None:
         """Do nothing."""

@@ -199,7 +199,8 @@ class RegistryClient:
         self, url: str, headers: Mapping[str, str], authorization: str
     ) -> http.client.HTTPResponse:
         # The URL comes from settings or from parts that were checked: its scheme is http or https.
-        request = urllib.request.Request(url, headers={"User-Agent": _CLIENT, **headers})  # noqa: S310
+        all_headers = {"User-Agent": _CLIENT, **headers}
+        request = urllib.request.Request(url, headers=all_headers)  # noqa: S310
         if authorization:
             # Not for the storage server that a registry redirects to.
             request.add_unredirected_header("Authorization", authorization)
@@ -262,8 +263,9 @@ class RegistryClient:
         elif credentials is not None:
             headers["Authorization"] = credentials.basic
         request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310  # checked
+        timeout = self._timeout_seconds
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_seconds) as reply:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=timeout) as reply:  # noqa: S310
                 content = json.loads(reply.read(MAX_MANIFEST_BYTES))
             return str(content.get("token") or content["access_token"])
         except urllib.error.HTTPError as error:

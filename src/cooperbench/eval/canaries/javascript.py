@@ -22,7 +22,11 @@ _EQUALITY = re.compile(
     re.VERBOSE,
 )
 _PHRASE = re.compile(
-    rb"to(?:Contain|Match|Throw|ThrowError)|includes?|contains?|match|regex|throws?|rejects|throwsAsync"
+    rb"""
+    to (?: Contain | Match | Throw | ThrowError )
+    | includes? | contains? | match | regex | throws? | throwsAsync | rejects
+    """,
+    re.VERBOSE,
 )
 """Assertions that a text contains something, or that an exception is thrown."""
 _CALLED = re.compile(
@@ -244,7 +248,9 @@ class ScriptReader(Reader):
         """Return what can be changed in the arguments of a matcher that is not an equality."""
         if _CALLED.fullmatch(name):
             slots: list[Slot] = []
-            for argument in arguments[1:] if name == b"toHaveProperty" else arguments:
+            if name == b"toHaveProperty":
+                arguments = arguments[1:]  # the first one is the name of the property
+            for argument in arguments:
                 if self.is_value(argument):
                     slots += self.slots_in(argument)
             return tuple(slots)

@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What code under test can see besides the expected value of a check."""
+    """The texts that code under test can see besides the expected value of a check."""
 
     source: bytes
     pool: WordPool

@@ -1,4 +1,4 @@
-"""What a reader of a language finds in a test file: tests, their checks, and what can be changed.
+"""Data that the reader of a language returns: tests, their checks, and what can be changed.
 
 All positions are byte offsets in the file.
 """

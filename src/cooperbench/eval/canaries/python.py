@@ -385,7 +385,8 @@ def other_errors(names: str) -> list[str]:
     classes = [getattr(builtins, name, None) for name in expected]
     is_builtin = all(isinstance(error, type) for error in classes)
     others = []
-    for name in _COMMON_ERRORS if is_builtin else _RARE_ERRORS:
+    candidates = _COMMON_ERRORS if is_builtin else _RARE_ERRORS
+    for name in candidates:
         other = getattr(builtins, name)
         related = [
             error

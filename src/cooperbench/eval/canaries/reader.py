@@ -1,4 +1,4 @@
-"""What the readers of all languages have in common.
+"""The base class of the readers of all languages.
 
 A reader finds tests and assertions with the query of its language. It says which operand of an
 assertion is the expected value, and how an assertion can be made neutral.

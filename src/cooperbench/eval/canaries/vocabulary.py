@@ -15,7 +15,7 @@ _FREQUENT = 3
 
 
 class Visibility(NamedTuple):
-    """Where code under test, or its author, can see a word."""
+    """The places where code under test, or its author, can see a word."""
 
     uses: int
     """Number of uses in the test file, apart from the value to replace, up to a maximum."""
