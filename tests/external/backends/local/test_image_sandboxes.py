@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.backends.images.archives import import_images
+from cooperbench.backends.images.pull import NoProgress
 from cooperbench.backends.local import LocalBackend
 from cooperbench.errors import UserError
 from cooperbench.sandbox.conformance import SandboxConformance
 from cooperbench.sandbox.contract import SandboxOptions
 from tests.external.backends.local.conftest import SYSTEM
+from tests.support.images.built import Layout, base_layer
+from tests.support.images.tarballs import Tarball
 from tests.support.sandbox.escape import ATTEMPTS, SECRET, Host
 from tests.support.team.tool_conformance import ToolConformance
 
@@ -85,3 +89,22 @@ def test_an_image_that_is_not_there(image_cache: Path, image_dataset: Path) -> N
     backend = LocalBackend(dataset_dir=image_dataset, cache_dir=image_cache)
     with pytest.raises(UserError, match="images list"):
         backend.create_sandbox("cooperbench-test/other:1")
+
+
+@pytest.mark.parametrize("up", ["..", "../../../../../..", "/oldroot", ""])
+def test_an_image_with_links_where_something_is_mounted(up: str, tmp_path: Path) -> None:
+    """Bubblewrap follows links: the image must not choose where folders of the host are made."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    links = Tarball()
+    for name in ("etc", "proc", "dev", "cooperbench", "patches", "tmp"):
+        links.symlink(name, f"{up}{outside}/{name}")
+    layout = Layout(tmp_path / "layout")
+    layout.add_image(SYSTEM, [base_layer(), links.data])
+    backend = LocalBackend(cache_dir=tmp_path / "cache")
+    import_images(backend.images.store, layout.folder, None, NoProgress())
+    sandbox = backend.create_sandbox(SYSTEM)
+    sandbox.write_file("/patches/tests.patch", b"1")
+    assert sandbox.run_last(["cat", "/patches/tests.patch"], timeout_seconds=60).stdout == b"1"
+    backend.close()
+    assert list(outside.iterdir()) == []
