@@ -120,17 +120,15 @@ def execute(args: argparse.Namespace) -> int:
     if not all_images and args.action != "import":
         tasks = select_tasks(args)
         labels = {task.label for task in tasks}
-    backend = args.backend or _default_backend(args.action)
-    if backend == "local":
-        from cooperbench.cli.local_images import run_action
+    match args.backend or _default_backend(args.action):
+        case "local":
+            from cooperbench.cli.local_images import run_action
 
-        outcome = Outcome(*run_action(args, tasks, all_images=all_images))
-    elif args.action in LOCAL_ACTIONS:
-        raise UserError(f"images {args.action} is for --backend local")
-    elif backend == "modal":
-        outcome = _run_for_modal(args.action, labels)
-    else:
-        outcome = _run_for_docker(args, tasks, labels)
+            outcome = Outcome(*run_action(args, tasks, all_images=all_images))
+        case "modal":
+            outcome = _run_for_modal(args.action, labels)
+        case _:
+            outcome = _run_for_docker(args, tasks, labels)
     arguments.print_result(args, outcome.content, outcome.lines)
     return 1 if any("error" in row for row in outcome.content.get("images", ())) else 0
 
@@ -171,6 +169,8 @@ def _removed(names: list[str], noun: str) -> Outcome:
 def _run_for_docker(
     args: argparse.Namespace, tasks: Sequence[Task], labels: set[str] | None
 ) -> Outcome:
+    if args.action in LOCAL_ACTIONS:
+        raise UserError(f"images {args.action} is for --backend local")
     with closing(DockerBackend(image_template=args.image_template)) as backend:
         match args.action:
             case "clean":

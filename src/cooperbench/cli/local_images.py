@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,32 +56,50 @@ def run_action(args: argparse.Namespace, tasks: Sequence[Task], *, all_images: b
         backend.close()
 
 
+@dataclass
+class _ListedImage:
+    """One line of `images list`."""
+
+    task: str | None
+    """None for an image of no task."""
+    image: str
+    present: bool
+    digest: str | None
+    bytes: int
+
+    def line(self) -> str:
+        """Return the image as a line for people."""
+        state = "missing"
+        if self.present:
+            state = f"{self.bytes / 1e6:,.0f} MB  {self.digest}"
+        return f"{self.task or '-'}  {printable(self.image)}  {state}"
+
+
 def _list_images(backend: LocalBackend, tasks: Sequence[Task]) -> Result:
     store = backend.images.store
-    rows: list[dict[str, Any]] = []
+    rows: list[_ListedImage] = []
     names_of_tasks: set[str] = set()
     for task in tasks:
-        names_of_tasks.update(backend.images.names_of(task))
-        image = backend.images.present(task)
-        name = image.name if image else backend.images.names_of(task)[-1]
-        rows.append({"task": task.label, **_image_row(backend, name, image)})
+        names = backend.images.names_of(task)
+        names_of_tasks.update(names)
+        rows.append(_list_image(backend, task.label, names[-1], backend.images.present(task)))
     others = [image for image in store.images() if image.name not in names_of_tasks]
-    rows += [{"task": None, **_image_row(backend, image.name, image)} for image in others]
-    lines = []
-    for row in rows:
-        state = f"{row['bytes'] / 1e6:,.0f} MB  {row['digest']}" if row["present"] else "missing"
-        lines.append(f"{row['task'] or '-'}  {row['image']}  {state}")
-    present = sum(1 for row in rows if row["present"])
+    rows += [_list_image(backend, None, image.name, image) for image in others]
+    present = sum(1 for row in rows if row.present)
     size = total_size(store)
-    lines.append(f"{present:,} of {plural(len(rows), 'image')} present, {size / 1e9:,.1f} GB")
-    return {"images": rows, "bytes": size}, lines
+    summary = f"{present:,} of {plural(len(rows), 'image')} present, {size / 1e9:,.1f} GB"
+    lines = [row.line() for row in rows]
+    return {"images": [vars(row) for row in rows], "bytes": size}, [*lines, summary]
 
 
-def _image_row(backend: LocalBackend, name: str, image: StoredImage | None) -> dict[str, Any]:
-    store = backend.images.store
-    size = sum(store.layer_size(diff_id) for diff_id in set(image.layers)) if image else 0
-    digest = image.digest if image else None
-    return {"image": name, "present": image is not None, "digest": digest, "bytes": size}
+def _list_image(
+    backend: LocalBackend, task: str | None, name: str, image: StoredImage | None
+) -> _ListedImage:
+    if image is None:
+        return _ListedImage(task, name, present=False, digest=None, bytes=0)
+    layers = set(image.layers)
+    size = sum(backend.images.store.layer_size(diff_id) for diff_id in layers)
+    return _ListedImage(task, image.name, present=True, digest=image.digest, bytes=size)
 
 
 def _pull_images(backend: LocalBackend, tasks: Sequence[Task]) -> Result:
@@ -162,7 +181,7 @@ def _export_images(
     lines = [
         f"exported {plural(len(names), 'image')}; there: cooperbench images import {path.name}"
     ]
-    return {"file": str(path), "images": names}, lines
+    return {"file": str(path), "images": [{"image": name} for name in names]}, lines
 
 
 @contextmanager

@@ -143,7 +143,10 @@ def import_images(
             images = _named(_find_images(files, str(path)), name, path)
             return [_import_image(store, files, image, progress) for image in images]
     except (tarfile.TarError, EOFError) as error:
-        raise UserError(f"{path} is not an archive of images: {error}") from None
+        reason = printable(str(error).partition("\n")[0])
+        raise UserError(
+            f"{path} is not an archive of images (docker save, or an OCI layout): {reason}"
+        ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be imported: {error.strerror or error}") from error
 

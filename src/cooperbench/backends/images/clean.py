@@ -88,7 +88,9 @@ def _remove_unreferenced(store: ImageStore) -> None:
         data = read_bytes(folder / "prepared.json")
         if data is None or msgspec.json.decode(data, type=PreparedImage).image.image_id not in ids:
             remove_tree(folder)
-    used = {diff_id for image in images for diff_id in image.layers}
+    used: set[str] = set()
+    for image in images:
+        used.update(image.layers)
     for diff_id in store.layers():
         if diff_id not in used:
             store.remove_layer(diff_id)

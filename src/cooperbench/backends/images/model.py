@@ -172,9 +172,9 @@ def choose_manifest(index: ManifestDocument, name: str) -> Descriptor:
         if machine.architecture == this_architecture():
             return descriptor
     platforms = {str(item.platform) for item in index.manifests if item.platform is not None}
-    known = names_for_error(sorted(platforms - {"unknown/unknown"})) or "none"
+    available = names_for_error(sorted(platforms - {"unknown/unknown"})) or "none"
     raise NoSuchImage(
-        f"{name} has no manifest for linux/{this_architecture()}; it has: {printable(known)}"
+        f"{name} has no manifest for linux/{this_architecture()}; it has: {printable(available)}"
     )
 
 
@@ -194,8 +194,8 @@ def _check_descriptor(descriptor: Descriptor, name: str) -> None:
 DocumentT = TypeVar("DocumentT", ManifestDocument, ConfigDocument)
 
 
-def _decode(data: bytes, kind: type[DocumentT], what: str) -> DocumentT:
+def _decode(data: bytes, kind: type[DocumentT], description: str) -> DocumentT:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedImage(f"{what} cannot be read: {printable(str(error))[:200]}") from None
+        raise DamagedImage(f"{description} cannot be read: {printable(str(error))[:200]}") from None

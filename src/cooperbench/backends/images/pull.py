@@ -30,7 +30,7 @@ _MAX_INDEXES = 3
 
 
 class Progress(Protocol):
-    """Somebody who wants to know how far a download is; called from several threads."""
+    """An observer of downloads; called from several threads."""
 
     def start(self, image: str, total_bytes: int) -> None:
         """Begin with an image, of which so many bytes have to be downloaded."""

@@ -112,11 +112,11 @@ class RegistryClient:
             data = response.read(MAX_MANIFEST_BYTES + 1)
             digest = digest_of(data)
             header = response.headers.get("Docker-Content-Digest") or digest
-            wanted = reference if is_digest(reference) else header
-            if len(data) > MAX_MANIFEST_BYTES or (is_digest(wanted) and digest != wanted):
+            expected = reference if is_digest(reference) else header
+            if len(data) > MAX_MANIFEST_BYTES or (is_digest(expected) and digest != expected):
                 raise DamagedImage(
                     f"{self.registry} sent a manifest of {repository} that does not match its"
-                    f" digest {printable(wanted)[:80]}"
+                    f" digest {printable(expected)[:80]}"
                 )
             media_type = response.headers.get("Content-Type", "").partition(";")[0]
             return ManifestReply(data, digest, media_type)
@@ -220,12 +220,12 @@ class RegistryClient:
     def _authorize(self, challenge: str, repository: str) -> str:
         """Return the Authorization header that a registry asks for."""
         credentials = find_credentials(self.registry)
-        kind, _, rest = challenge.partition(" ")
+        kind, _, parameters = challenge.partition(" ")
         if kind.lower() == "basic":
             if credentials is None:
                 raise self._denied(repository)
             return credentials.basic
-        fields = dict(_CHALLENGE_FIELD.findall(rest))
+        fields = dict(_CHALLENGE_FIELD.findall(parameters))
         realm = fields.get("realm", "")
         is_safe = realm.startswith("https://") or (
             realm.startswith("http://") and self.url.startswith("http://")

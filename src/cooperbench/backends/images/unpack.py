@@ -183,7 +183,7 @@ class LayerUnpacker:
                 link = os.readlink(full_path)
                 if link.startswith("/"):
                     path = []
-                remaining += reversed([step for step in link.split("/") if step not in ("", ".")])
+                remaining += _reversed_steps(link)
                 continue
             if mode is None or not stat.S_ISDIR(mode):
                 self._make_parent(full_path, mode)
@@ -364,6 +364,11 @@ def _parts(name: str) -> tuple[str, ...]:
     if ".." in parts or "\0" in name:
         raise DamagedImage(f"a layer has the file name {printable(name)[:200]!r}, which leads out")
     return parts
+
+
+def _reversed_steps(link: str) -> list[str]:
+    """Return the components of a link's target, the last one first."""
+    return [step for step in reversed(link.split("/")) if step not in ("", ".")]
 
 
 def _mode(path: str) -> int | None:

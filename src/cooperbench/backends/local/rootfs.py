@@ -308,11 +308,11 @@ class RootFsBuilder:
             arguments += ["--bind", str(source), target]
         arguments += read_only(self._provide_image_lib(image), LIB_DIR)
         arguments += read_only(folder / "io", IO_DIR)
-        for shown, target in ((options.programs, PROGRAMS_DIR), (content.base_git, _BASE_GIT)):
-            if shown is not None:
+        for source_dir, target in ((options.programs, PROGRAMS_DIR), (content.base_git, _BASE_GIT)):
+            if source_dir is not None:
                 _make_mount_point(root, target)
-                arguments += read_only(shown, target)
-                cooperbench_folders.append(shown)
+                arguments += read_only(source_dir, target)
+                cooperbench_folders.append(source_dir)
         arguments += _user_mounts(content.mounts, root)
         arguments += ["--chdir", "/"]
         return View(arguments, [root, *content.layers, *image.layers], cooperbench_folders)
