@@ -27,7 +27,6 @@ from cooperbench.runner.experiment import evaluate_experiment, run_experiment
 from cooperbench.runner.options import ARGUMENT_GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
 from cooperbench.runner.plan import (
     check_backend,
-    check_experiment_exists,
     check_plan,
     make_evaluation_plans,
     make_plan,
@@ -42,11 +41,20 @@ _DEMO_SETTINGS: tuple[Setting, ...] = ("coop", "solo")
 _MAX_NAME_CHARACTERS = 120
 
 
-def add_arguments(
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cooperbench run`."""
+    group = _add_run_options(parser)
+    _add_dry_run_argument(group)
+    _add_summary_argument(group)
+    _add_detach_argument(group)
+    arguments.add_logs_argument(parser)
+
+
+def _add_run_options(
     parser: argparse.ArgumentParser,
     name_help: str = "name of the experiment (default: made from setting, agent, model, subset)",
-) -> None:
-    """Add the arguments of `cooperbench run`."""
+) -> argparse._ActionsContainer:
+    """Add the arguments that describe a run; return their last group."""
     parser.add_argument("-n", "--name", help=name_help)
     arguments.add_selection_arguments(parser)
     group: argparse._ActionsContainer = parser
@@ -55,31 +63,35 @@ def add_arguments(
             group = parser.add_argument_group(ARGUMENT_GROUPS[name])
         if option.flags:
             arguments.add_option(group, name)
+    return group
+
+
+def _add_dry_run_argument(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="check everything and print what would be run"
     )
-    add_output_arguments(parser, group)
 
 
-def add_output_arguments(
-    parser: argparse.ArgumentParser, group: argparse._ActionsContainer
-) -> None:
-    """Add the arguments about output that `run` and `eval` share."""
+def _add_summary_argument(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--json",
         action="store_true",
         help="for machines: the summary as JSON on stdout, the rest on stderr",
     )
+
+
+def _add_detach_argument(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--detach",
         action="store_true",
         help="run in the background; see `cooperbench status` and `cooperbench attach`",
     )
-    arguments.add_logs_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `cooperbench run` and return its exit status."""
+    if args.detach and args.dry_run:
+        raise UserError("--dry-run prints at once; leave out --detach")
     config = config_from_arguments(args)
     if args.dry_run:
         return _dry_run(config, args)
@@ -221,13 +233,14 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="run each arm K times (default: %(default)s)",
     )
-    add_arguments(parser, name_help="name of the study; required")
+    options = _add_run_options(parser, name_help="name of the study; required")
+    _add_dry_run_argument(options)
+    _add_summary_argument(options)
+    arguments.add_logs_argument(parser)
 
 
 def ablate(args: argparse.Namespace) -> int:
     """Run `cooperbench ablate` and return its exit status."""
-    if args.detach:
-        raise UserError("ablate has no --detach; use nohup to run it in the background")
     if not args.name:
         raise UserError("a study needs a name: -n NAME")
     off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]
@@ -274,7 +287,9 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
         arguments.add_option(parser, name)
     arguments.add_option(parser, "force", help="evaluate again what is evaluated already")
-    add_output_arguments(parser, parser)
+    _add_summary_argument(parser)
+    _add_detach_argument(parser)
+    arguments.add_logs_argument(parser)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -282,7 +297,6 @@ def evaluate(args: argparse.Namespace) -> int:
     config = make_evaluation_config(options_from_arguments(args) | {"run_name": args.name})
     if args.detach:
         check_backend(config)
-        check_experiment_exists(config)
         for plan in make_evaluation_plans(config):
             check_plan(plan)
         return detach(config.paths, args.argv)
@@ -358,6 +372,12 @@ def _demo_config(args: argparse.Namespace, setting: Setting, subset: str | None)
     )
 
 
+def add_prompts_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cooperbench prompts`."""
+    _add_run_options(parser)
+    arguments.add_logs_argument(parser)
+
+
 def prompts(args: argparse.Namespace) -> int:
     """Run `cooperbench prompts`: print the prompts of the first selected pair."""
     config = config_from_arguments(args)
@@ -387,5 +407,5 @@ COMMANDS = {
     "ablate": (add_ablate_arguments, ablate),
     "eval": (add_eval_arguments, evaluate),
     "demo": (add_demo_arguments, demo),
-    "prompts": (add_arguments, prompts),
+    "prompts": (add_prompts_arguments, prompts),
 }

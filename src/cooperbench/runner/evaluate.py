@@ -24,6 +24,7 @@ from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd
 from cooperbench.runner.display import make_display
 from cooperbench.runner.experiment import evaluate_experiment
 from cooperbench.runner.options import INTEGER, PATH, POSITIVE_INTEGER, TEXT
+from cooperbench.runner.plan import check_experiment_exists
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.settings import DEFAULT_BACKEND, check_eval_network
 from cooperbench.storage import DEFAULT_LOGS_DIR, ExperimentPaths
@@ -79,8 +80,14 @@ def evaluate(  # noqa: PLR0913  # the documented signature
 
 
 def make_evaluation_config(values: JsonObject) -> RunConfig:
-    """Return the configuration of an evaluation; by default with the network policy of the run."""
-    paths = ExperimentPaths(Path(values["logs_dir"]), values["run_name"])
+    """Return the configuration of an evaluation; by default with the network policy of the run.
+
+    Raises:
+        UserError: The run does not exist, or an option is wrong.
+    """
+    logs_dir = Path(values["logs_dir"]).expanduser().absolute()
+    paths = ExperimentPaths(logs_dir, values["run_name"])
+    check_experiment_exists(paths)
     record = records.read(paths.config, RunRecord)
     recorded_network = record.eval_network if record is not None else None
     evaluation = {

@@ -28,7 +28,6 @@ from cooperbench.runner.plan import (
     Plan,
     check_backend,
     check_earlier_jobs,
-    check_experiment_exists,
     check_plan,
     make_evaluation_plans,
     make_plan,
@@ -48,7 +47,6 @@ def run_experiment(config: RunConfig, display: Display) -> Summary:
 def evaluate_experiment(config: RunConfig, display: Display) -> Summary:
     """Evaluate the results of an existing run; return its summary."""
     check_backend(config)
-    check_experiment_exists(config)
     with reserve([config.paths]):
         plans = make_evaluation_plans(config)
         for plan in plans:

@@ -23,7 +23,7 @@ from cooperbench.records.result import is_finished, is_undamaged
 from cooperbench.report.loading import read_pairs
 from cooperbench.runner.config import AgentSpec, RunConfig, relative_to_cwd
 from cooperbench.runner.model_server import check_model_servers
-from cooperbench.storage import PairPaths
+from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.text import describe_error, names_for_error, plural, printable
 
 
@@ -112,9 +112,8 @@ def _has_result(paths: PairPaths) -> bool:
     return is_finished(paths) and is_undamaged(paths)
 
 
-def check_experiment_exists(config: RunConfig) -> None:
+def check_experiment_exists(paths: ExperimentPaths) -> None:
     """Raise UserError, with the names of other experiments, if this one does not exist."""
-    paths = config.paths
     if paths.root.is_dir():
         return
     names = sorted(entry.parent.name for entry in paths.logs_dir.glob("*/config.json"))

@@ -183,7 +183,7 @@ class Requests:
         teammates = [other for other in self._team.agent_ids if other != agent_id]
         if agent not in teammates:
             names = ", ".join(teammates)
-            return Response(2, f"no teammate {printable(agent[:50])!r}; there is: {names}")
+            return Response(2, f"no teammate {printable(agent[:50])!r}; your teammates: {names}")
         if not body.strip() or len(body) > MAX_BODY_CHARACTERS:
             return Response(2, f"a request has 1 to {MAX_BODY_CHARACTERS} characters")
         if not 0 <= wait <= MAX_WAIT_SECONDS:

@@ -86,7 +86,8 @@ class TaskList:
             return Response(2, "the title is empty")
         if assign and assign not in self._team.agent_ids:
             names = ", ".join(self._team.agent_ids)
-            return Response(2, f"no agent {printable(assign[:50])!r}; there is: {names}")
+            unknown = printable(assign[:50])
+            return Response(2, f"no agent {unknown!r}; agents of the team: {names}")
         with self._lock:
             if refusal := self._check_limits(agent_id, title):
                 return refusal

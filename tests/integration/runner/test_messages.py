@@ -63,7 +63,7 @@ def test_mistakes_are_said_on_stderr_with_a_code(tmp_path: Path) -> None:
         [{"wait": {"for": "dashes", "seconds": 90}}],
     )
     seen = left.observations()
-    assert "no teammate 'agent9'; there is: agent2" in seen[0]
+    assert "no teammate 'agent9'; your teammates: agent2" in seen[0]
     for observation in seen[:6]:
         assert "code 0" not in observation
         assert "code" in observation

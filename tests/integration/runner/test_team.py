@@ -151,7 +151,7 @@ def test_requests_wait_for_their_answers(tmp_path: Path) -> None:
     assert "agent2 answered your request 2 (question):\nlate" in updates(left, "agent1")
     assert "code 3" in seen[2]
     assert "agent2 has finished and cannot answer" in seen[2]
-    assert "no teammate 'agent9'; there is: agent2" in seen[3]
+    assert "no teammate 'agent9'; your teammates: agent2" in seen[3]
     assert "there is no request 1 to you" in seen[3]
     assert "Request 2 from agent1 (question)" in left.observations("agent2")[1]
     assert "request 2 is answered already" in left.observations("agent2")[2]

@@ -69,6 +69,7 @@ def test_every_backend_of_ours_cleans_up() -> None:
 def test_run_and_eval_have_them(
     command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "any").mkdir()
     words = [
         "--backend",
         "local",

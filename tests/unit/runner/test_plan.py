@@ -82,5 +82,5 @@ def test_missing_experiment_names_others(config: RunConfig) -> None:
     other = replace(config, run_name="other")
     other.save()
     with pytest.raises(UserError, match="other"):
-        check_experiment_exists(config)
-    check_experiment_exists(other)
+        check_experiment_exists(config.paths)
+    check_experiment_exists(other.paths)
