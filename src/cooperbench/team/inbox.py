@@ -185,6 +185,8 @@ class Inbox:
             return refusal
         self._synchronize()
         assert self._mailbox is not None
+        # Who finishes after this line may have read the message.
+        finished = [name for name in recipients if name in self._mailbox.finished]
         try:
             posted = [
                 self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients
@@ -195,13 +197,6 @@ class Inbox:
         self.sent_in_step.append(("all" if recipient == EVERYBODY else recipient, text))
         for message in posted:
             self._on_sent(message)
-        return self._confirm(posted)
-
-    def _confirm(self, posted: list[Message]) -> Response:
-        """Return the response to sent messages, with a note about recipients that have finished."""
-        assert self._mailbox is not None
-        recipients = [message.recipient for message in posted]
-        finished = [name for name in recipients if name in self._mailbox.finished]
         note = f"{', '.join(finished)} has finished and will not read this"
         if len(finished) == len(recipients):
             return Response(3, note)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from cooperbench.agents.llm import load_litellm
 from cooperbench.agents.model_names import with_vendor
 
 
@@ -27,8 +28,9 @@ def test_vendor_follows_from_the_prefix(model: str, full: str) -> None:
     assert with_vendor(model) == full
 
 
+@pytest.mark.xdist_group("litellm")
 def test_litellm_knows_the_vendors() -> None:
-    litellm = pytest.importorskip("litellm")
+    litellm = load_litellm()
     for model in ("claude-3-5-sonnet-20241022", "o3", "grok-4", "command-r-plus", "mistral-x"):
         vendor, _, name = with_vendor(model).partition("/")
         assert litellm.get_llm_provider(with_vendor(model))[:2] == (name, vendor)

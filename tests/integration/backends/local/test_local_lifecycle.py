@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -111,8 +110,9 @@ def test_a_process_that_ends_leaves_nothing(tmp_path: Path) -> None:
 def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
     parent = tmp_path / "sandboxes"
     own = owned_prefix("sandboxes")
-    start = own.split("-")[3]
-    for name in (own.replace(start, "1"), own.replace(str(os.getpid()), "999999999")):
+    first, kind, pid, start, *rest = own.split("-")
+    for other_pid, other_start in ((pid, "1"), ("999999999", start)):
+        name = "-".join([first, kind, other_pid, other_start, *rest])
         (parent / f"{name}abc" / "1" / "root").mkdir(parents=True)
     mine = run_folder(tmp_path)
     assert list(parent.iterdir()) == [mine]
