@@ -8,7 +8,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2 + 1)
 
 PYTEST = $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
-.PHONY: help install demo test lint types unit integration external chaos coverage docs doctest messages package format bench size clean
+.PHONY: help install demo test lint types unit integration external chaos coverage docs doctest pictures messages package format bench size clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make external  the tests with container engines, npm agents, clusters, cloud clients, a browser and many agents"
 	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make doctest   the tests of docs/ and examples/"
+	@echo "make pictures  the pictures of docs/ that show a run of the demo; needs chromium"
 	@echo "make messages  all help pages and messages for mistakes, in build/messages.txt, for a reader"
 	@echo "make coverage  the lines of each package that unit and integration tests run"
 	@echo "make package   build the package, install its wheel in a clean environment and run the demo from it"
@@ -59,6 +60,9 @@ docs: $(VENV)/.dev
 
 doctest: $(VENV)/.dev
 	$(PYTEST) tests/external/docs
+
+pictures: $(VENV)/.dev
+	$(BIN)/python -m docs.pictures.make
 
 messages: $(VENV)/.dev
 	mkdir -p build

@@ -1,4 +1,4 @@
-"""Reference pages that mkdocs generates from the code: the command line and the settings.
+"""Reference pages that mkdocs generates from the code: the command line, settings and prompts.
 
 mkdocs calls `on_files` when it builds the site. Nothing of these pages is in the repository, so
 they cannot be out of date.
@@ -10,8 +10,9 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import Field, dataclass, field, fields
+from importlib.resources import files as package_files
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -60,6 +61,23 @@ the working directory.
 | `COOPERBENCH_MODEL_RETRY_TIMEOUT` | | seconds for which a failing model call is retried |
 | `XDG_CONFIG_HOME`, `XDG_CACHE_HOME` | | folders to use instead of `~/.config` and `~/.cache` |
 """
+_PROMPTS_INTRODUCTION = """\
+# Prompts
+
+What agents are told about their features, their teammates and the ways to reach them. It is the
+same for every framework; each adds its own prompts. The pair of these examples is from the demo.
+
+`cooperbench prompts` prints the prompts of the first pair of a run, with the options of `run`, and
+where the templates are. `--prompts FOLDER` takes templates from a folder in place of those of the
+same name. Runs with other prompts are other experiments.
+"""
+_PROMPT_EXAMPLES = {
+    "Two agents": ("--setting", "coop", "--git"),
+    "One agent": ("--setting", "solo"),
+    "A team": ("--setting", "team"),
+}
+"""The titles of examples, and the options of `cooperbench prompts` for them."""
+_TEMPLATES = ("task.md.j2", "lead.md.j2", "member.md.j2", "team_tools.md.j2")
 _BACKENDS: Mapping[str, tuple[type, Mapping[str, str], Mapping[str, str]]] = {
     "docker": (docker.DockerSettings, docker.VARIABLES, {}),
     "modal": (modal.ModalSettings, modal.VARIABLES, {}),
@@ -100,6 +118,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages: dict[str, Callable[[], str]] = {
         "reference-commands.md": commands_page,
         "reference-settings.md": settings_page,
+        "reference-prompts.md": prompts_page,
     }
     for name, make_page in pages.items():
         files.append(File.generated(config, name, content=make_page()))
@@ -126,17 +145,23 @@ def _command_section(command_help: Help) -> Iterator[str]:
 
 
 def _help_text(*command: str) -> str:
-    """Return what `cooperbench COMMAND --help` prints on a terminal of 100 columns."""
+    """Return what `cooperbench COMMAND --help` prints."""
+    return _output_of(*command, "--help")
+
+
+def _output_of(*arguments: str) -> str:
+    """Return what a call of cooperbench prints on a terminal of 100 columns."""
     output = io.StringIO()
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
-        with redirect_stdout(output):
-            main([*command, "--help"])
+        with redirect_stdout(output), redirect_stderr(io.StringIO()):
+            status = main(arguments)
     finally:
         del os.environ["COLUMNS"]
         if columns is not None:
             os.environ["COLUMNS"] = columns
+    assert status == 0, arguments
     return output.getvalue()
 
 
@@ -183,6 +208,21 @@ def settings_page() -> str:
             variable_text = f"`{variable}`" if variable else ""
             lines.append(f"| {variable_text} | `{key}` | {_default_text(setting)} | {meaning} |")
         lines.append("")
+    return "\n".join(lines)
+
+
+def prompts_page() -> str:
+    """Return the page of prompts: examples from the demo, and the templates."""
+    lines = [_PROMPTS_INTRODUCTION]
+    demo = ("--dataset-dir", "demo", "-r", "stencil_task", "-f", "1,2")
+    for title, options in _PROMPT_EXAMPLES.items():
+        prompts = _output_of("prompts", *demo, "--backend", "local", "-a", "oracle", *options)
+        lines += [f"## {title}", "", f"`cooperbench prompts {' '.join(options)}`", ""]
+        lines += ["````text", prompts.rstrip(), "````", ""]
+    lines += ["## Templates", "", "They are [Jinja](https://jinja.palletsprojects.com) templates."]
+    for name in _TEMPLATES:
+        template = package_files("cooperbench.team") / "templates" / name
+        lines += ["", f"### {name}", "", "````jinja", template.read_text().rstrip(), "````"]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_every_flag_is_on_the_generated_page(site: Path, command: str) -> None:
     section = page.partition(f'<h2 id="{command}">')[2].partition("<h2")[0]
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", section))
     assert [flag for flag in option_strings(command) if flag not in shown] == []
+
+
+def test_the_page_of_prompts_has_every_template(site: Path) -> None:
+    page = (site / "reference-prompts.html").read_text()
+    templates = files("cooperbench.team") / "templates"
+    names = [entry.name for entry in templates.iterdir() if entry.name.endswith(".j2")]
+    assert [name for name in names if f">{name}<" not in page] == []
+    for settings in ("coop", "solo", "team"):
+        assert f"--setting {settings}" in page
 
 
 def test_the_search_works_from_the_folder(site: Path) -> None:
