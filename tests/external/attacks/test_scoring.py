@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("repo", "features", "attacks"), [("switchyard_task", "1,2", 24)])
+@pytest.mark.parametrize(("repo", "features", "attacks"), [("switchyard_task", "1,2", 28)])
 def test_no_attack_is_scored(
     repo: str, features: str, attacks: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

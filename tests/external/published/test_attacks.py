@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("repo", "attacks"), [("uv_task", 19), ("pnpm_task", 12), ("go_task", 3), ("rust_task", 5)]
+    ("repo", "attacks"), [("uv_task", 21), ("pnpm_task", 14), ("go_task", 4), ("rust_task", 6)]
 )
 def test_no_attack_is_scored(
     engine_kind: str,

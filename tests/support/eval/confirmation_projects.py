@@ -79,7 +79,9 @@ class Confirmations:
         return True
 
 
-def make_confirmations(project: Project, hidden: str, golden: str) -> Confirmations:
+def make_confirmations(
+    project: Project, hidden: str, golden: str, *, seed: int = 1
+) -> Confirmations:
     """Make suites of hidden tests, and run the golden code with them."""
     golden_run = project.run(hidden.encode(), golden)
     assert golden_run.success, golden_run.output
@@ -100,7 +102,7 @@ def make_confirmations(project: Project, hidden: str, golden: str) -> Confirmati
     feature.patch.write_bytes(b"")
     try:
         with TreeStore(base_with(scratch, {"README": text("x\n")})) as store:
-            for suites in new_suites(feature, store, Random(1)):
+            for suites in new_suites(feature, store, Random(seed)):
                 recorded = []
                 for suite in suites:
                     tests = file_in(store, store.apply(suite.tests).tree, project.tests_path) or b""
