@@ -103,7 +103,7 @@ def test_without_a_network_there_is_no_verdict_and_the_reason_is_the_runners(
     summary = there.run("r", "none")
     assert index.traffic() == (0, 0), "none is never weakened"
     assert (summary["no_reference"], summary["evaluated"], summary["errors"]) == (1, 0, 0)
-    assert "error: Failed to fetch" in there.evaluation("r", "uv_task")["error"]
+    assert "Failed to build `rectangle" in there.evaluation("r", "uv_task")["error"]
     assert there.images("list") == 0
     assert "installs" not in capsys.readouterr().out, "and no layer was made"
     evaluate(

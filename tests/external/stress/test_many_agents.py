@@ -57,7 +57,8 @@ def test_sixteen_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert evaluation["overall_success"] is True
     assert [evaluation[f"agent{number}"]["success"] for number in everyone] == [True] * 16
     assert set(evaluation["merged"]["features"]) == {str(number) for number in everyone}
-    assert evaluation["canary"].keys() == evaluation["merged"]["features"].keys()
+    assert evaluation["canary"].keys() == {*(f"agent{number}" for number in everyone), "merged"}
+    assert evaluation["canary"]["merged"].keys() == evaluation["merged"]["features"].keys()
     assert "clean_order" not in evaluation["merged"]
     messages = left.json("conversation.json")["messages"]
     assert {one["to"] for one in messages if one["from"] == "agent1"} == {
