@@ -17,7 +17,9 @@ _IN_ONE_PROCESS = (
     "tests/integration/gateway/",
     "tests/integration/agents/mini_swe/",
 )
-"""Tests that import LiteLLM, which takes seconds."""
+"""Tests that import LiteLLM, which takes seconds: they share two processes."""
+_GATEWAY_SERVER = "tests/integration/gateway/test_server"
+"""The slowest of them have a process of their own."""
 _GO_THROUGH_LITELLM = (
     *_IN_ONE_PROCESS,
     "tests/external/agents/cli_agents/",
@@ -40,7 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for warning in _OTHERS_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
         if item.nodeid.startswith(_IN_ONE_PROCESS):
-            item.add_marker(pytest.mark.xdist_group("litellm"))
+            is_server_test = item.nodeid.startswith(_GATEWAY_SERVER)
+            group = "gateway_server" if is_server_test else "litellm"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture
