@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,9 +103,15 @@ def test_a_partners_message_is_a_user_message_before_the_next_step(
             )
         return act(TOOLS, SUBMIT)
 
-    server.script(
-        "You are agent1", [act(TOOLS, "send_message agent2 'mind line 5'"), act(TOOLS, SUBMIT)]
-    )
+    def first(request: Request) -> Answer:
+        if request.number > 1:
+            return act(TOOLS, SUBMIT)
+        deadline = time.monotonic() + 30
+        while not server.requests_of("You are agent2") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return act(TOOLS, "send_message agent2 'mind line 5'")
+
+    server.script("You are agent1", first)
     server.script("You are agent2", second)
     config = write_config(
         tmp_path / "agent.yaml", server.openai_url, {"environment": {"timeout": 5}}
