@@ -65,6 +65,8 @@ class Harness:
         """Whole results by pair; one that is there and not whole is a failure."""
         found = {}
         for path in (self.root / "logs").glob("r/coop/*/*/*/*.json"):
+            if path.name.startswith("."):
+                continue  # a file that is being written
             content = json.loads(path.read_text())
             if path.name == "result.json":
                 found[path.parent.name] = content
