@@ -29,8 +29,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
-import msgspec
-
+from cooperbench import conversion
 from cooperbench.errors import CooperBenchError, Interrupted
 
 DEFAULT_SECONDS = 20
@@ -96,7 +95,7 @@ def call_bounded(
         content = json.loads(answer)
         if "error" not in content:
             result_type = _return_type(function)
-            result = msgspec.convert(content["result"], result_type, str_keys=True)
+            result = conversion.convert(content["result"], result_type, str_keys=True)
             return typing.cast("Result", result)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UnreadableInput(f"its reader sent an invalid answer: {error}") from error

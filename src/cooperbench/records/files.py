@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
+from cooperbench import conversion
 from cooperbench.storage import read_regular_file, write_bytes
 
 JsonObject = dict[str, Any]
@@ -98,7 +99,8 @@ def decode(data: bytes, kind: type[T]) -> T:
             return msgspec.json.decode(data, type=kind)
         content = msgspec.json.decode(data)
         if isinstance(content, dict):
-            return msgspec.convert(kind.from_file(content), kind, str_keys=True)
+            record: T = conversion.convert(kind.from_file(content), kind, str_keys=True)
+            return record
     except msgspec.MsgspecError:
         # Python's parser also accepts NaN, unpaired surrogates and very large numbers.
         content = json.loads(data)
@@ -117,7 +119,8 @@ def convert(content: JsonObject, kind: type[S]) -> S:
     from cooperbench.records.lenient import convert_struct
 
     try:
-        return msgspec.convert(content, kind, str_keys=True)
+        struct: S = conversion.convert(content, kind, str_keys=True)
+        return struct
     except msgspec.MsgspecError:
         return convert_struct(content, kind)
 
