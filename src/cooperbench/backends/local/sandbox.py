@@ -23,7 +23,7 @@ from cooperbench.backends.local.rootfs import (
     View,
     copy_tree,
 )
-from cooperbench.backends.local.spawner import free_bytes
+from cooperbench.backends.local.spawner import free_space
 from cooperbench.errors import SandboxDead, SandboxError
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.channel import CappedOutput, Channel, Command, PipeTransport, quote
@@ -200,7 +200,7 @@ class LocalSandbox(Sandbox):
         try:
             channel.handshake()
         except SandboxError as error:
-            if free_bytes(self._folder) < _MIN_FREE_BYTES:
+            if free_space(self._folder).smaller < _MIN_FREE_BYTES:
                 raise SandboxError("the disk of this machine is full") from error
             raise
         return channel

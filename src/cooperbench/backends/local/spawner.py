@@ -207,29 +207,50 @@ def remove_groups(groups: list[Path]) -> None:
             group.rmdir()
 
 
+class FreeSpace(NamedTuple):
+    """Free space of a disk, which may run out of bytes or of files."""
+
+    bytes: int
+    bytes_for_files: int
+    """The files that it can still hold, in bytes at MIN_FILE_BYTES each."""
+
+    @property
+    def smaller(self) -> int:
+        """What is used up first."""
+        return min(self)
+
+    def loss_since(self, earlier: FreeSpace) -> int:
+        """Return the bytes that are free no longer, or those of the files if they are more."""
+        lost_bytes = earlier.bytes - self.bytes
+        lost_files = earlier.bytes_for_files - self.bytes_for_files
+        return max(lost_bytes, lost_files, 0)
+
+
 class RunningSandbox:
     """A started sandbox, whose disk usage is watched."""
 
     def __init__(self, folder: Path, groups: list[Path], disk_bytes: int) -> None:
         self.groups = groups
         self._folder = folder
-        self._free_at_start = free_bytes(folder)
-        self._disk_bytes = min(disk_bytes, self._free_at_start // 2)
-        self._measure_below = self._free_at_start - self._disk_bytes
-        """Free bytes of the disk below which the sandbox may have used up its share."""
+        self._free_at_start = free_space(folder)
+        self._free_at_last_check = self._free_at_start
+        self._disk_bytes = min(disk_bytes, self._free_at_start.smaller // 2)
+        self._used_at_most = 0
+        """What it may hold: the last measurement, and all that the disk has lost since then."""
 
     def is_too_large(self) -> bool:
         """Return whether its files exceed the limit.
 
         Measuring takes long. It happens only if the disk has lost so much that the limit can have
-        been reached.
+        been reached. What others free meanwhile does not hide a loss between two other checks.
         """
-        free = free_bytes(self._folder)
-        if free >= self._measure_below:
+        free = free_space(self._folder)
+        self._used_at_most += free.loss_since(self._free_at_last_check)
+        self._free_at_last_check = free
+        if self._used_at_most <= self._disk_bytes:
             return False
-        used = self._measure_used_bytes(free)
-        self._measure_below = free - (self._disk_bytes - used)
-        return used > self._disk_bytes
+        self._used_at_most = self._measure_used_bytes(free)
+        return self._used_at_most > self._disk_bytes
 
     def log_too_large(self) -> None:
         """Write to the sandbox's log why it ends."""
@@ -238,13 +259,13 @@ class RunningSandbox:
         with (self._folder / "log").open("a") as log:
             log.write(f"it used more than its {gibibytes:.1f} GiB of disk or {files} files\n")
 
-    def _measure_used_bytes(self, free: int) -> int:
+    def _measure_used_bytes(self, free: FreeSpace) -> int:
         root = self._folder / "root"
         size, size_is_complete = disk_usage(root, "--block-size=1")
         file_count, count_is_complete = disk_usage(root, "--inodes")
         if not size_is_complete or not count_is_complete:
             # Folders that du may not read are assumed to hold all that the disk has lost.
-            return self._free_at_start - free
+            return free.loss_since(self._free_at_start)
         return max(size, file_count * MIN_FILE_BYTES)
 
 
@@ -258,17 +279,17 @@ def disk_usage(folder: Path, unit_option: str) -> tuple[int, bool]:
     return int(total_line.split()[0]), b"Permission denied" not in done.stderr
 
 
-def free_bytes(folder: Path) -> int:
-    """Return the free bytes of a folder's disk; fewer if it runs out of files first."""
+def free_space(folder: Path) -> FreeSpace:
+    """Return what is free on a folder's disk."""
     try:
         status = os.statvfs(folder)
     except OSError:
-        return sys.maxsize
-    free = status.f_bavail * status.f_frsize
+        return FreeSpace(bytes=sys.maxsize, bytes_for_files=sys.maxsize)
     has_file_limit = status.f_files > 0
-    if has_file_limit:
-        free = min(free, status.f_favail * MIN_FILE_BYTES)
-    return free
+    return FreeSpace(
+        bytes=status.f_bavail * status.f_frsize,
+        bytes_for_files=status.f_favail * MIN_FILE_BYTES if has_file_limit else sys.maxsize,
+    )
 
 
 class SpawnerServer:
