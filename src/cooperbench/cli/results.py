@@ -33,7 +33,7 @@ from cooperbench.report.llm_judge import judge_run
 from cooperbench.report.mismatch import mismatch_lines
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
-from cooperbench.report.pairs import VERDICTS
+from cooperbench.report.pairs import PUBLIC_VERDICT, VERDICTS
 from cooperbench.report.tables import (
     ablation_table,
     analysis_tables,
@@ -145,8 +145,12 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         " or one run that has results of solo and of another setting"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN[:SETTING]", help=runs)
-    verdict = "verdict to compare (default: %(default)s)"
-    parser.add_argument("--verdict", choices=VERDICTS, default="overall", help=verdict)
+    verdict = (
+        "verdict to compare; public: the merged verdict by the rule of the public release"
+        " (default: %(default)s)"
+    )
+    choices = (*VERDICTS, PUBLIC_VERDICT)
+    parser.add_argument("--verdict", choices=choices, default="overall", help=verdict)
     max_drop = (
         "exit with status 1 if the rate of the second run is lower by more than X,"
         " e.g. 0.05 for 5 points"

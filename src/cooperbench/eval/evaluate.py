@@ -20,6 +20,7 @@ from cooperbench.eval.evaluation_records import (
     start_record,
 )
 from cooperbench.eval.pair_patches import PairPatches, Subject, apply_patches, merge_patches
+from cooperbench.eval.public_rule import evaluate_by_public_rule
 from cooperbench.eval.references import References
 from cooperbench.eval.review_notes import read_review_notes
 from cooperbench.eval.test_runs import not_run
@@ -77,6 +78,9 @@ def evaluate_pair(
         runs = _run_for_each(subjects, run_tests, references)
         outputs = dict(_outputs_of(runs))
 
+        # The public release's rule gives a second verdict, mostly from the same runs.
+        merged_public = evaluate_by_public_rule(work, runs, references)
+
         # Confirm every success with tests of which some must fail. A success that is not confirmed
         # becomes a failure of this patch only.
         confirmations: Confirmations = {}
@@ -93,6 +97,7 @@ def evaluate_pair(
         record = _decide(record, work, runs, store)
     record = replace_fields(
         record,
+        merged_public=merged_public,
         canary=confirmations if canary else "off",
         suspicious=suspicions,
         review_notes=_collect_review_notes(applied),

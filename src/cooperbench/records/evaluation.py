@@ -94,6 +94,22 @@ class MergeEvaluation(TestTotals, kw_only=True, frozen=True):
     """Whether every order was tried to find a clean one."""
 
 
+class PublicMergeEvaluation(msgspec.Struct, kw_only=True, frozen=True):
+    """The merged verdict by the rule of the public release. It enters none of our rates."""
+
+    success: bool
+    """Whether the tests of all features passed. No confirmation run is part of this rule."""
+    strategy: str
+    """What was tested: `plain` (the merge), `identical` (the patch that all agents have), or
+    `first_agent` (that agent's patch alone: after a conflict, or without a patch to merge)."""
+    tests_passed: int
+    tests_failed: int
+    error: str | None
+    """The first error, on one line; None on success."""
+    tested_features: list[int]
+    """Features that were tested. If the first agent's patch fails its own, the others are not."""
+
+
 class ReferenceOutcome(msgspec.Struct, kw_only=True, frozen=True):
     """How the golden patch of one feature did under the same conditions."""
 
@@ -162,6 +178,7 @@ class Evaluation(Record, kw_only=True, frozen=True):
     OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(
         (
             *("error", "no_reference", "merged", "individual_success", "merge_success"),
+            "merged_public",
             *("overall_success", "overall_success_strict", "integrated_by_lead", "lead"),
             *("canary", "suspicious", "review_notes", "patches", "dataset_sha256"),
         )
@@ -181,6 +198,8 @@ class Evaluation(Record, kw_only=True, frozen=True):
     agents: dict[str, AgentEvaluation] = msgspec.field(default_factory=dict)
     """The agents by their ids; at the top level of the file."""
     merged: MergeEvaluation | None = None
+    merged_public: PublicMergeEvaluation | None = None
+    """The merged verdict by the rule of the public release; None in older files."""
     individual_success: bool | None = None
     """Every agent's patch passes the tests of its own features."""
     merge_success: bool | None = None

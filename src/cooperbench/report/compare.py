@@ -22,6 +22,7 @@ from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.mismatch import affected_numbers
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
+from cooperbench.report.public_rule import RuleComparison, compare_rules
 from cooperbench.report.statistics import Estimate, Observation
 from cooperbench.text import names_for_error
 
@@ -72,6 +73,8 @@ class Comparison:
     """Pairs with a success, on either side, that no confirmation run supports."""
     affected: tuple[str, ...]
     """The sides whose rate a mismatch affects."""
+    rules: tuple[RuleComparison, ...]
+    """For each side: our verdicts beside those by the public rule, over the compared pairs."""
     coordination_deficit: Estimate | None = None
     """Solo minus coop or team; None unless exactly one side is solo."""
     retention: Estimate | None = None
@@ -119,6 +122,7 @@ def compare_sides(
         unsound=tuple(_unsound_keys(first, second, [key for key, _ in changes])),
         unconfirmed=tuple(_unconfirmed_keys(first, second, [key for key, _ in changes])),
         affected=_affected_sides(first, second, verdict),
+        rules=tuple(compare_rules(side, [key for key, _ in changes]) for side in (first, second)),
         coordination_deficit=deficit,
         retention=retention,
     )
@@ -140,8 +144,8 @@ def _match_verdicts(first: Side, second: Side, verdict: str) -> _MatchedVerdicts
     first_pairs, second_pairs = first.pairs, second.pairs
     for key in sorted({*first_pairs, *second_pairs}):
         first_pair, second_pair = first_pairs.get(key), second_pairs.get(key)
-        first_verdict = first_pair.verdicts.get(verdict) if first_pair else None
-        second_verdict = second_pair.verdicts.get(verdict) if second_pair else None
+        first_verdict = first_pair.verdict(verdict) if first_pair else None
+        second_verdict = second_pair.verdict(verdict) if second_pair else None
         if first_verdict is not None and second_verdict is not None:
             matched.first.append(Observation(key, float(first_verdict)))
             matched.second.append(Observation(key, float(second_verdict)))

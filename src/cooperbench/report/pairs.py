@@ -86,6 +86,8 @@ VERDICTS: Mapping[str, str] = {
     "strict": "overall, and without a textual conflict",
 }
 
+PUBLIC_VERDICT = "public"
+"""The verdict by the rule of the public release, for comparisons. It enters no rate."""
 _MERGE_TEXTS = {"missing_input": "a patch is missing"}
 _REVIEW_NOTE_REASON = "test_process"
 """Reason of entries of `suspicious` in older files that are review notes today."""
@@ -224,6 +226,16 @@ class PairData:
         }
         applicable = applicable_verdicts(self.setting)
         return {name: verdicts[name] if name in applicable else None for name in VERDICTS}
+
+    @property
+    def public_success(self) -> bool | None:
+        """The verdict by the rule of the public release; None without it. It is in no rate."""
+        public = self._verdict.merged_public if self._verdict else None
+        return public.success if public else None
+
+    def verdict(self, name: str) -> bool | None:
+        """Return the verdict with a name of `VERDICTS`, or `public`; None if there is none."""
+        return self.public_success if name == PUBLIC_VERDICT else self.verdicts.get(name)
 
     @property
     def loss(self) -> Loss | None:

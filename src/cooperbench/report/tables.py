@@ -41,6 +41,7 @@ from cooperbench.report.mismatch import (
     unchecked_lines,
 )
 from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
+from cooperbench.report.public_rule import RuleComparison
 from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.text import dollars_text, duration_text, plural
 
@@ -391,9 +392,28 @@ def comparison_tables(
         ]
         title = f"Not compared ({len(lines):,}): state in {first}, in {second}"
         yield Table(title, notes=first_lines(lines))
+    yield from _rules_tables(comparison.rules)
     yield from mismatch_tables(mismatches)
     if problems:
         yield Table("Could not be read", notes=problems)
+
+
+def _rules_tables(rules: Sequence[RuleComparison]) -> Iterator[Table]:
+    """Yield a table of verdicts by our rule and by the public one, where any pair has both."""
+    if not any(rule.n for rule in rules):
+        return
+    rows: Rows = []
+    notes = []
+    for rule in rules:
+        counts = [f"{rule.overall:,}/{rule.n:,}", f"{rule.public:,}/{rule.n:,}"]
+        rows.append([rule.side, *counts, f"{len(rule.differences):,}"])
+        if rule.without:
+            missing = plural(rule.without, "pair")
+            notes.append(f"{rule.side}: {missing} without it; `eval --force` adds it")
+        lines = [f"{rule.side} {entry.pair.label}: {entry.reason}" for entry in rule.differences]
+        notes += first_lines(lines)
+    headings = ("", "overall", "public rule", "differ")
+    yield Table("Our rule and the public release's, of the same patches", headings, rows, notes)
 
 
 def _compared_rates_table(comparison: Comparison) -> Table:
