@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from cooperbench.dataset.coupling import COUPLINGS
 from cooperbench.models import MAX_AGENTS
 from cooperbench.report import METHODS
 from cooperbench.runner.options import (
@@ -61,6 +62,17 @@ def number_list(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a list of numbers, e.g. 1,2 ({error})"
         ) from None
+
+
+def _couplings(text: str) -> list[str]:
+    """Parse a list of classes of coupling: `symbol,text`."""
+    names = [part.strip() for part in text.split(",")]
+    unknown = [name for name in names if name not in COUPLINGS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"{unknown[0]!r} is not a class of coupling; choose from {', '.join(COUPLINGS)}"
+        )
+    return names
 
 
 def task_number(text: str) -> int:
@@ -120,6 +132,12 @@ def _add_group_arguments(selection: argparse._ActionsContainer) -> None:
         metavar="N",
         help="random seed for sampling groups; groups of one seed are nested over sizes "
         "(default: 0)",
+    )
+    selection.add_argument(
+        "--coupling",
+        type=_couplings,
+        metavar="CLASS,…",
+        help=f"only pairs whose golden patches are coupled like this: {', '.join(COUPLINGS)}",
     )
 
 

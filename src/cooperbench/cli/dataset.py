@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from cooperbench.cli import arguments
+from cooperbench.dataset.coupling import COUPLINGS, UNKNOWN, CouplingReader
 from cooperbench.dataset.discovery import (
     PairFilter,
     resolve_dataset_dir,
     scan_tasks,
     select_pairs,
 )
+from cooperbench.dataset.golden_groups import is_current, read_golden_groups
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
@@ -51,7 +54,10 @@ def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench tasks`."""
     arguments.add_selection_arguments(parser)
     tests = "list the tests that must pass for each feature, as far as they are known"
-    parser.add_argument("--tests", action="store_true", help=tests)
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--tests", action="store_true", help=tests)
+    stats = "count pairs by how closely their golden patches are coupled"
+    shown.add_argument("--stats", action="store_true", help=stats)
     arguments.add_json_argument(parser)
 
 
@@ -59,7 +65,12 @@ def tasks(args: argparse.Namespace) -> int:
     """List the tasks, features and pairs of a dataset, or the tests of its features."""
     dataset_dir = resolve_dataset_dir(args.dataset_dir)
     selected, notes = _select(dataset_dir, args)
-    listing = _list_tests(selected) if args.tests else _list_tasks(selected)
+    if args.tests:
+        listing = _list_tests(selected)
+    elif args.stats:
+        listing = _list_statistics(selected)
+    else:
+        listing = _list_tasks(selected)
     if args.json:
         arguments.print_json({"dataset_dir": str(dataset_dir), **listing.content, "notes": notes})
         return 0
@@ -74,8 +85,8 @@ def _select(
     dataset_dir: Path, args: argparse.Namespace
 ) -> tuple[list[_SelectedTask], tuple[str, ...]]:
     """Return the selected tasks, and notes on what was skipped."""
-    selects_pairs = args.subset or args.features or args.group_sizes or args.groups_per_task
-    if not selects_pairs:
+    filters = (args.subset, args.features, args.group_sizes, args.groups_per_task, args.coupling)
+    if not any(filters):
         # A task with a single feature has no pairs, but it is listed.
         scanned, notes = scan_tasks(dataset_dir, args.repo, args.task_id)
         selected = [
@@ -139,6 +150,47 @@ def _list_tests(selected: Sequence[_SelectedTask]) -> _Listing:
     return _Listing({"features": content}, tables)
 
 
+def _list_statistics(selected: Sequence[_SelectedTask]) -> _Listing:
+    """Count the pairs of each task by their coupling."""
+    reader = CouplingReader()
+    tasks: list[JsonObject] = []
+    rows: Rows = []
+    totals: Counter[str] = Counter()
+    for row in selected:
+        couplings = {
+            group: reader.coupling_of(Pair(row.task, group)) or UNKNOWN for group in row.groups
+        }
+        counts = Counter(couplings.values())
+        totals += counts
+        rows.append([row.task.label, *_coupling_counts(counts)])
+        pairs = [
+            {"features": group, "coupling": coupling, "solvable": _is_solvable(row.task, group)}
+            for group, coupling in couplings.items()
+        ]
+        tasks.append({"repo": row.task.repo, "task_id": row.task.task_id, "pairs": pairs})
+    if len(selected) > 1:
+        rows.append(["all", *_coupling_counts(totals)])
+    headings = ("task", *COUPLINGS, UNKNOWN, "pairs")
+    notes = [f"{name}: {meaning}" for name, meaning in COUPLINGS.items()]
+    if totals[UNKNOWN]:
+        notes.append(f"{UNKNOWN}: a golden patch is not a git diff")
+    table = Table(f"Coupling of {plural(totals.total(), 'pair')}", headings, rows, notes)
+    content = {"coupling": {name: totals[name] for name in (*COUPLINGS, UNKNOWN)}, "tasks": tasks}
+    return _Listing(content, [table])
+
+
+def _coupling_counts(counts: Counter[str]) -> list[int]:
+    return [*(counts[name] for name in (*COUPLINGS, UNKNOWN)), counts.total()]
+
+
+def _is_solvable(task: Task, group: tuple[int, ...]) -> bool | None:
+    """Whether golden patches win the group together; None if that was not measured."""
+    known = read_golden_groups(task).get(group)
+    if known is None or not is_current(known, task):
+        return None
+    return known.solved_by is not None
+
+
 def _feature_tests(store: ReferenceStore, feature: Feature) -> tuple[JsonObject, Table]:
     task = feature.task
     entry = {"repo": task.repo, "task_id": task.task_id, "feature": feature.feature_id}
@@ -197,7 +249,9 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def validate(args: argparse.Namespace) -> int:
     """Check a dataset; return 1 if something is wrong with it."""
-    pairs, skipped = select_pairs(resolve_dataset_dir(args.dataset_dir), PairFilter.from_args(args))
+    pairs, skipped = select_pairs(
+        resolve_dataset_dir(args.dataset_dir), PairFilter.from_args(args), with_unsolvable=True
+    )
     selected = list(dict.fromkeys(pair.task for pair in pairs))
     if args.import_file:
         _import_references(args.import_file)

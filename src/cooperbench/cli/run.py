@@ -181,6 +181,8 @@ def _selection_names(args: argparse.Namespace) -> list[str]:
         names.append("_".join(f"f{feature_id}" for feature_id in sorted(args.features)))
     if args.group_sizes:
         names.append("n" + "+".join(str(size) for size in sorted(args.group_sizes)))
+    if args.coupling:
+        names.append("+".join(args.coupling))
     return names
 
 

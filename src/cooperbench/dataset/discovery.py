@@ -1,7 +1,8 @@
 """Finds the tasks of a dataset and the pairs that are to be run.
 
 A task is a folder `<repo>/task<id>/` with at least one complete `feature<N>/`. Other files are
-ignored. Incomplete features and tasks are reported in notes. No task file is opened.
+ignored. Incomplete features and tasks are reported in notes, and so are pairs that cannot be won.
+Of the files of a task only pairs.json is opened, unless pairs are selected by their coupling.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from cooperbench.dataset.coupling import COUPLINGS, Coupling, CouplingReader
+from cooperbench.dataset.golden_groups import unsolvable_reason
 from cooperbench.dataset.subsets import SubsetTask, load_subset, subset_names
 from cooperbench.errors import UserError
 from cooperbench.models import MAX_AGENTS, Pair, Task
@@ -77,6 +80,10 @@ class PairFilters(Protocol):
     def seed(self) -> int:
         """Random seed for sampling groups."""
 
+    @property
+    def coupling(self) -> Sequence[str] | None:
+        """Classes of coupling."""
+
 
 @dataclass(frozen=True)
 class PairFilter:
@@ -89,6 +96,7 @@ class PairFilter:
     group_sizes: Sequence[int] | None = None
     groups_per_task: int | None = None
     seed: int = 0
+    coupling: Sequence[str] | None = None
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> PairFilter:
@@ -101,6 +109,7 @@ class PairFilter:
             group_sizes=args.group_sizes,
             groups_per_task=args.groups_per_task,
             seed=args.seed,
+            coupling=args.coupling,
         )
 
 
@@ -145,7 +154,9 @@ def scan_tasks(dataset_dir: Path, repo: str | None = None, task_id: int | None =
     return _filter_tasks(_scan(dataset_dir), repo, task_id)
 
 
-def select_pairs(dataset_dir: Path, filters: PairFilters) -> Selection:
+def select_pairs(
+    dataset_dir: Path, filters: PairFilters, *, with_unsolvable: bool = False
+) -> Selection:
     """Return the pairs that match the options of a run or a command."""
     return discover(
         dataset_dir,
@@ -156,6 +167,8 @@ def select_pairs(dataset_dir: Path, filters: PairFilters) -> Selection:
         group_sizes=filters.group_sizes,
         groups_per_task=filters.groups_per_task,
         seed=filters.seed,
+        coupling=filters.coupling,
+        with_unsolvable=with_unsolvable,
     )
 
 
@@ -169,6 +182,8 @@ def discover(  # noqa: PLR0913  # the documented signature
     group_sizes: Sequence[int] | None = None,
     groups_per_task: int | None = None,
     seed: int = 0,
+    coupling: Sequence[str] | None = None,
+    with_unsolvable: bool = False,
 ) -> Selection:
     """Return the pairs that match every filter.
 
@@ -182,13 +197,15 @@ def discover(  # noqa: PLR0913  # the documented signature
         groups_per_task: Maximum number of groups of each size per task. The default is the number
             of pairs of the task. If there are more groups, they are sampled with the seed.
         seed: Random seed for sampling groups.
+        coupling: Classes of `dataset.coupling`; of a group that of its tightest pair.
+        with_unsolvable: Whether to return pairs that no golden patch can win (pairs.json).
 
     Raises:
         UserError: No pair matches, or a filter names something that does not exist.
     """
     group = _check_features(features)
     sizes = _check_group_sizes(group_sizes)
-    grouping = _Grouping(group, sizes, groups_per_task, seed)
+    grouping = _Grouping(group, sizes, groups_per_task, seed, _check_couplings(coupling))
     scanned = _scan(dataset_dir)
     tasks, notes = _filter_tasks(scanned, repo, task_id)
     if subset is None or (subset == EVERYTHING and EVERYTHING not in subset_names(dataset_dir)):
@@ -197,12 +214,30 @@ def discover(  # noqa: PLR0913  # the documented signature
         complete = [task for task in scanned if task.feature_ids]
         candidates = _subset_candidates(dataset_dir, subset, complete, grouping)
     pairs = [pair for pair in candidates.pairs if pair.task in tasks and grouping.matches(pair)]
+    if not with_unsolvable:
+        pairs, left_out = _without_unsolvable(pairs)
+        notes += left_out
+        if left_out and not pairs:
+            raise UserError(f"all selected pairs are left out; {left_out[0]}")
     if not pairs:
         raise UserError(
             f"no pair{grouping.description} of the selected tasks in {candidates.source};"
             f" there are: {names_for_error(candidates.available)}"
         )
     return Selection(tuple(pairs), notes)
+
+
+def _without_unsolvable(pairs: Sequence[Pair]) -> tuple[list[Pair], tuple[str, ...]]:
+    """Return the pairs that golden patches can win, and a note for each of the others."""
+    solvable = []
+    notes = []
+    for pair in pairs:
+        reason = unsolvable_reason(pair)
+        if reason is None:
+            solvable.append(pair)
+        else:
+            notes.append(f"{pair.label} left out: it cannot be won: {reason}")
+    return solvable, tuple(notes)
 
 
 class _Candidates(NamedTuple):
@@ -257,6 +292,18 @@ def _check_group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(sizes)))
 
 
+def _check_couplings(couplings: Sequence[str] | None) -> frozenset[Coupling] | None:
+    if couplings is None:
+        return None
+    unknown = [name for name in couplings if name not in COUPLINGS]
+    if unknown or not couplings:
+        raise UserError(
+            f"coupling {names_for_error(unknown) if unknown else '(none)'}:"
+            f" choose from {', '.join(COUPLINGS)}"
+        )
+    return frozenset(name for name in COUPLINGS if name in couplings)
+
+
 @dataclass(frozen=True)
 class _Grouping:
     """How the features of a task are put into groups."""
@@ -267,6 +314,9 @@ class _Grouping:
     """Sizes that were asked for; empty: one group of `features`, or pairs."""
     max_groups: int | None
     seed: int
+    couplings: frozenset[Coupling] | None = None
+    """Classes of coupling; None: all."""
+    reader: CouplingReader = field(default_factory=CouplingReader, compare=False)
 
     @property
     def description(self) -> str:
@@ -274,10 +324,15 @@ class _Grouping:
         text = f" with features {_ids(self.features)}" if self.features else ""
         if self.sizes or not self.features:
             text += f" of {_ids(self.sizes or (_PAIR_SIZE,))} features"
+        if self.couplings:
+            classes = [name for name in COUPLINGS if name in self.couplings]
+            text += f" with coupling {', '.join(classes)}"
         return text
 
     def matches(self, pair: Pair) -> bool:
-        """Whether a pair of a subset has the right size and features."""
+        """Whether a pair of a subset has the right size, features and coupling."""
+        if self.couplings is not None and self.reader.coupling_of(pair) not in self.couplings:
+            return False
         if self.sizes and len(pair.feature_ids) not in self.sizes:
             return False
         if self.features is None:
@@ -304,6 +359,8 @@ class _Grouping:
         sizes that are sampled with one seed are nested.
         """
         max_groups = self.max_groups or comb(len(features), _PAIR_SIZE)
+        if self.couplings is not None:
+            return self._groups_with_coupling(task, features, size, max_groups)
         if comb(len(features), size) <= max_groups:
             return list(combinations(features, size))
         seed = f"{self.seed} {task.label}"
@@ -313,6 +370,21 @@ class _Grouping:
             order = generator.sample(features, len(features))
             sampled.add(tuple(sorted(order[:size])))
         return sorted(sampled)
+
+    def _groups_with_coupling(
+        self, task: Task, features: Group, size: int, max_groups: int
+    ) -> list[Group]:
+        """Return the groups with one of the classes of coupling, or a sample of them."""
+        groups = [
+            group
+            for group in combinations(features, size)
+            if self.reader.coupling_of(Pair(task, group)) in (self.couplings or ())
+        ]
+        if len(groups) <= max_groups:
+            return groups
+        seed = f"{self.seed} {task.label}"
+        generator = random.Random(seed)  # noqa: S311  # reproducible, not secret
+        return sorted(generator.sample(groups, max_groups))
 
 
 def _subset_pairs(

@@ -34,6 +34,7 @@ _CONFIGURATION = (
 _REQUEST = (
     *("setting", "subset", "repo", "task_id", "features", "group_sizes", "groups_per_task"),
     "seed",
+    "coupling",
 )
 """Options of a call that say which pairs to run."""
 _OPTIONS = ("eval_network", "prompts_sha256", "replay_from")
@@ -265,6 +266,8 @@ def _options_of_calls(run: Run, names: Sequence[str]) -> list[JsonObject]:
     for call in run.config.invocations:
         options = msgspec.structs.asdict(call)
         combination = {name: options[name] for name in names}
+        if combination.get("coupling", "") is None:
+            del combination["coupling"]  # older submissions are without it
         if combination not in combinations:
             combinations.append(combination)
     return combinations

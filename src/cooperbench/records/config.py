@@ -31,6 +31,8 @@ class Invocation(msgspec.Struct, kw_only=True, frozen=True):
     group_sizes: list[int] | None = None
     groups_per_task: int | None = None
     seed: int = 0
+    coupling: list[str] | None = None
+    """Classes of coupling that pairs were selected by."""
     sound_only: bool = False
     setting: str = "coop"
     base_url: str | None = None

@@ -18,6 +18,7 @@ from cooperbench.records.usage import total_usage
 from cooperbench.report import Level, Method
 from cooperbench.report.compare import Comparison, compare_sides, match_solo_and_coop
 from cooperbench.report.consistency import all_mismatches
+from cooperbench.report.coupling import CouplingRow, coupling_rows
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
 from cooperbench.report.loading import Run, Side, sides_of
 from cooperbench.report.mismatch import Mismatch, affected_numbers
@@ -168,6 +169,8 @@ class Analysis:
     """Solo compared with several agents, for each configuration that has both."""
     coop_without_solo: tuple[str, ...]
     """Sides of several agents without a solo run of the same agent and model."""
+    coupling: tuple[CouplingRow, ...]
+    """Empty without the dataset."""
     difficulty: Difficulty
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
@@ -225,6 +228,7 @@ def analyse(
             compare_sides(solo, together, method=method) for solo, together in matches.matched
         ),
         coop_without_solo=tuple(side.label for side in matches.unmatched),
+        coupling=tuple(coupling_rows(runs, method)),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cooperbench.dataset.coupling import COUPLINGS
 from cooperbench.report.analysis import (
     TEAM_SUMS,
     Analysis,
@@ -18,6 +19,7 @@ from cooperbench.report.analysis import (
     TeamRow,
 )
 from cooperbench.report.compare import Ablation, Comparison, Effect
+from cooperbench.report.coupling import CouplingRow
 from cooperbench.report.curves import AgentCurve, Curve, Difficulty
 from cooperbench.report.formatting import (
     Cell,
@@ -62,6 +64,9 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield _costs_table([row for row in analysis.rates if row.repo is None])
     if analysis.coordination_deficits or analysis.coop_without_solo:
         yield _deficits_table(analysis)
+    if analysis.coupling:
+        side_runs = [row.run for row in analysis.coupling]
+        yield mark_title(coupling_table(analysis.coupling), side_runs, analysis.mismatches)
     if analysis.team:
         team_runs = [row.run for row in analysis.team]
         yield mark_title(_teams_table(analysis.team), team_runs, analysis.mismatches)
@@ -264,6 +269,29 @@ def _deficits_table(analysis: Analysis) -> Table:
 
 def _marked_label(side: str, comparison: Comparison) -> str:
     return side + (MARK if side in comparison.affected else "")
+
+
+def coupling_table(coupling_rows: Sequence[CouplingRow]) -> Table:
+    """Return success by how closely the golden patches of a pair are coupled."""
+    rows: Rows = []
+    for row in coupling_rows:
+        deficit = row.coordination_deficit
+        rows.append(
+            [
+                f"{row.run}:{row.setting}",
+                row.coupling,
+                row.overall.n,
+                row.merge,
+                row.overall,
+                row.solo,
+                points_text(deficit) if deficit else None,
+            ]
+        )
+    present = {row.coupling for row in coupling_rows}
+    notes = [f"{name}: {meaning}" for name, meaning in COUPLINGS.items() if name in present]
+    notes.append("Classes by golden patches: `cooperbench tasks --stats` counts them")
+    headings = ("run", "coupling", "n", "merge", "overall", "solo", "deficit")
+    return Table("By coupling", headings, rows, notes)
 
 
 def _teams_table(team_rows: Sequence[TeamRow]) -> Table:

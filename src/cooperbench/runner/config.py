@@ -369,6 +369,7 @@ def make_config(values: JsonObject) -> RunConfig:
         "logs_dir": _absolute(values["logs_dir"]),
         "features": _integers("features", values.get("features")),
         "group_sizes": _integers("group_sizes", values.get("group_sizes")),
+        "coupling": _names("coupling", values.get("coupling")),
         "mount": _absolute_mounts(values.get("mount")),
     }
     if values.get("prompts_dir"):
@@ -421,6 +422,16 @@ def _integers(name: str, value: object) -> tuple[int, ...] | None:
         if all(type(number) is int for number in numbers):
             return numbers
     raise UserError(f"{name} is {value!r}; it must be a list of whole numbers, e.g. [1, 2]")
+
+
+def _names(name: str, value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        names = tuple(value)
+        if all(isinstance(item, str) for item in names):
+            return names
+    raise UserError(f"{name} is {value!r}; it must be a list of names")
 
 
 def _check_base_url(url: str) -> None:

@@ -125,6 +125,7 @@ class RunOptions:
     option and the next two."""
     groups_per_task: int | None = declare(Option(POSITIVE_INTEGER, optional=True))
     seed: int = declare(Option(INTEGER), default=0)
+    coupling: tuple[str, ...] | None = declare(Option(LIST, optional=True))
     sound_only: bool = declare(
         Option(
             FLAG,

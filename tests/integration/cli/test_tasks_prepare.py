@@ -60,6 +60,7 @@ def test_selection_arguments() -> None:
         "group_sizes": None,
         "groups_per_task": None,
         "seed": 0,
+        "coupling": None,
         "dataset_dir": "demo",
     }
     assert set(vars(parser.parse_args([])).values()) == {None, 0}

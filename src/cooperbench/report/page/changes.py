@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cooperbench.diff import Change, ChangedFile
-from cooperbench.report.patches import AgentPatch, meeting_changes
+from cooperbench.patch_symbols import meeting_changes
+from cooperbench.report.patches import AgentPatch
 
 MAX_LINES_PER_FILE = 2_000
 Mark = Literal["", "overlap", "conflict"]

@@ -14,6 +14,7 @@ from cooperbench.errors import UserError
 from cooperbench.models import Setting
 from cooperbench.report.analysis import TEAM_SUMS, RateRow, TeamRow, analyse
 from cooperbench.report.compare import Comparison, analyse_studies
+from cooperbench.report.coupling import CouplingRow
 from cooperbench.report.curves import AgentCurve, Curve, Difficulty
 from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
 from cooperbench.report.failures import failure_reason
@@ -31,7 +32,7 @@ from cooperbench.report.pairs import (
     PairKey,
 )
 from cooperbench.report.statistics import Estimate
-from cooperbench.report.tables import ablation_table
+from cooperbench.report.tables import ablation_table, coupling_table
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.page/3"
@@ -183,6 +184,8 @@ class Overview:
     left_out: Sequence[str]
     difficulty: DifficultyCurves | None
     agent_curves: tuple[AgentCurve, ...]
+    coupling: tuple[TextTable, ...]
+    """At most one table."""
     ablations: tuple[TextTable, ...]
     team: TeamTable
     repos: tuple[str, ...]
@@ -255,6 +258,7 @@ def make_overview(runs: Sequence[Run]) -> Overview:
         left_out=left_out_lines(runs),
         difficulty=_difficulty_curves(analysis.difficulty) if is_one_dataset else None,
         agent_curves=analysis.agent_curves,
+        coupling=_coupling_tables(analysis.coupling) if is_one_dataset else (),
         ablations=_ablation_tables(runs),
         team=TeamTable(TEAM_SUMS, analysis.team),
         repos=tuple(sorted({pair.repo for pair in pairs})),
@@ -317,6 +321,13 @@ def _ablation_tables(runs: Sequence[Run]) -> tuple[TextTable, ...]:
     except UserError:
         return ()
     return tuple(TextTable(table.title, table.texts, table.notes) for table in tables)
+
+
+def _coupling_tables(rows: Sequence[CouplingRow]) -> tuple[TextTable, ...]:
+    if not rows:
+        return ()
+    table = coupling_table(rows)
+    return (TextTable("", table.texts, table.notes),)
 
 
 def _pair_rows(

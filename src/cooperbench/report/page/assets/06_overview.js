@@ -20,7 +20,13 @@ function renderOverview() {
     overview.agent_curves.length > 0 &&
       section("Number of agents", null, overview.agent_curves.map(agentCurve)),
     overview.difficulty && section("Difficulty", null, difficulty()),
-    overview.ablations.length > 0 && section("Ablation", null, overview.ablations.map(ablation)),
+    overview.coupling.length > 0 &&
+      section(
+        "Coupling",
+        "Pairs by how closely their golden patches are coupled: do agents fail at merging text, or at agreeing on meaning?",
+        overview.coupling.map(textTable),
+      ),
+    overview.ablations.length > 0 && section("Ablation", null, overview.ablations.map(textTable)),
     section("Cost and time", null, costAndTime()),
     overview.team.rows.length > 0 &&
       section(
@@ -488,12 +494,12 @@ function areaTable(curves) {
   return dataTable(columns, rows);
 }
 
-function ablation({ title, rows: [headings, ...rows], notes }) {
+function textTable({ title, rows: [headings, ...rows], notes }) {
   const columns = headings.map((heading) => ({ title: heading }));
   return h(
     "div",
     null,
-    h("h3", null, title),
+    title && h("h3", null, title),
     h("div", { class: "scroller" }, dataTable(columns, rows)),
     notes.map((line) => h("p", { class: "quiet small" }, line)),
   );
