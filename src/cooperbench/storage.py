@@ -43,13 +43,14 @@ def seconds_between(start: str | None, end: str | None) -> float | None:
     Returns:
         None if one of them is not a time.
     """
-    first, last = _parse_time(start), _parse_time(end)
+    first, last = parse_time(start), parse_time(end)
     if first is None or last is None:
         return None
     return round(max(0.0, (last - first).total_seconds()), 3)
 
 
-def _parse_time(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
+    """Return a time as files have it; None if the text is not a time. Without a zone it is UTC."""
     try:
         time = datetime.fromisoformat(text or "")
     except ValueError:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.export.atif import write_documents
+from cooperbench.export.inspect_log import inspect_log_bytes
 from cooperbench.export.junit import junit_bytes
 from cooperbench.export.submission import submission_bytes
 from cooperbench.report.loading import Run
@@ -46,6 +47,7 @@ FORMATS = {
         "submission.json",
         submission_bytes,
     ),
+    "inspect": Format("a log of Inspect, for `inspect view`", "run.eval", inspect_log_bytes),
     "atif": Format("Agent Trajectory Interchange Format, a document for each agent", "atif"),
 }
 

@@ -8,7 +8,6 @@ says where each value goes.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +17,13 @@ from msgspec import UNSET
 
 from cooperbench._version import __version__
 from cooperbench.export import atif_format as atif
+from cooperbench.export.json_text import json_text
 from cooperbench.records import JsonObject
 from cooperbench.records.trajectory import Step, Trajectory, read_trajectory
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairData
 from cooperbench.storage import write_json
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _OUTCOME_FIELDS = (
     *("returncode", "timed_out", "duration_seconds", "tokens", "cost", "calls"),
     *("unpriced_calls", "model_seconds", "observation_characters"),
@@ -63,9 +62,7 @@ def pair_documents(run_name: str, pair: PairData) -> dict[str, JsonObject]:
             documents[agent_id] = _agent_document(trajectory, session_id, agent_id)
     if documents:
         documents["pair"] = _pair_document(pair, session_id, documents)
-    # Strict readers reject unpaired surrogates, which come from bytes that were not UTF-8.
-    text = json.dumps(msgspec.to_builtins(documents), ensure_ascii=False)
-    readable: dict[str, JsonObject] = json.loads(_SURROGATES.sub("\ufffd", text))
+    readable: dict[str, JsonObject] = json.loads(json_text(documents))
     return readable
 
 
@@ -305,6 +302,8 @@ def _call_outcome(entry: Step) -> JsonObject:
     """Return what is known about a call besides its arguments and its output."""
     fields: JsonObject = msgspec.to_builtins(entry)
     outcome = {name: fields[name] for name in _OUTCOME_FIELDS if name in fields}
+    if entry.timestamp:
+        outcome["timestamp"] = entry.timestamp
     extra = {key: value for key, value in entry.extra.items() if key != "thought"}
     return outcome | extra
 

@@ -72,7 +72,7 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
         error.text = xml_text("\n".join(lines))
     elif pair.state == "failed" and pair.loss:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
-        failure.text = xml_text("\n".join(_failure_lines(pair)))
+        failure.text = xml_text("\n".join(failure_lines(pair)))
     remarks = [f"suspicious: {text}" for text in pair.suspicious_texts]
     remarks += [f"review note: {text}" for text in pair.review_note_texts]
     remarks += [f"mismatch: {kind}" for kind in mismatch_kinds(run.mismatches, run.name, pair)]
@@ -83,7 +83,7 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
     return case
 
 
-def _failure_lines(pair: PairData) -> Iterator[str]:
+def failure_lines(pair: PairData) -> Iterator[str]:
     """Yield what failed: each patch alone, then the merge, with the end of the tests' output."""
     outputs = pair.test_outputs()
     if pair.merge_status == "conflict":

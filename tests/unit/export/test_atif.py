@@ -81,7 +81,10 @@ def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> N
         "a1",
         "a2",
     ]
-    assert steps[0]["observation"]["results"][1]["extra"] == {"returncode": 0}
+    assert steps[0]["observation"]["results"][1]["extra"] == {
+        "returncode": 0,
+        "timestamp": TIME,
+    }
     assert steps[1]["extra"] == {"kind": "receive_message", "from": "agent2", "sequence": 1}
     assert steps[2]["tool_calls"][0]["tool_call_id"] == "call_3_1"
 
@@ -156,7 +159,8 @@ def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
     ):
         export_run(load_run(tmp_path, "r"), "atif", tmp_path / "out")
     with pytest.raises(
-        UserError, match="no format 'cvs'; there are: csv, parquet, junit, leaderboard, atif"
+        UserError,
+        match="no format 'cvs'; there are: csv, parquet, junit, leaderboard, inspect, atif",
     ):
         export_run(load_run(tmp_path, "r"), "cvs", tmp_path / "out")
     assert not (tmp_path / "out").exists()
