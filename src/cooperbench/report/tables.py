@@ -43,7 +43,6 @@ from cooperbench.report.mismatch import (
     unchecked_lines,
 )
 from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
-from cooperbench.report.public_rule import RuleComparison
 from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.text import dollars_text, duration_text, plural
 
@@ -420,20 +419,21 @@ def comparison_tables(
         ]
         title = f"Not compared ({len(lines):,}): state in {first}, in {second}"
         yield Table(title, notes=first_lines(lines))
-    yield from _rules_tables(comparison.rules)
+    yield from _rules_tables(comparison)
     yield from mismatch_tables(mismatches)
     if problems:
         yield Table("Could not be read", notes=problems)
 
 
-def _rules_tables(rules: Sequence[RuleComparison]) -> Iterator[Table]:
+def _rules_tables(comparison: Comparison) -> Iterator[Table]:
     """Yield a table of verdicts by our rule and by the public one, where any pair has both."""
-    if not any(rule.n for rule in rules):
+    if not any(rule.n for rule in comparison.rules):
         return
     rows: Rows = []
     notes = []
-    for rule in rules:
-        counts = [f"{rule.overall:,}/{rule.n:,}", f"{rule.public:,}/{rule.n:,}"]
+    for rule in comparison.rules:
+        mark = MARK if rule.side in comparison.affected else ""
+        counts = [f"{rule.overall:,}/{rule.n:,}{mark}", f"{rule.public:,}/{rule.n:,}{mark}"]
         rows.append([rule.side, *counts, f"{len(rule.differences):,}"])
         if rule.without:
             missing = plural(rule.without, "pair")

@@ -383,8 +383,9 @@ def check_reports(logs: Logs, lines: list[str], capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     for line in lines:
         assert line in out
-    (rates,) = [line for line in out.splitlines() if line.startswith("  r:coop ")]
-    assert MARK in rates
+    rows = [line for line in out.splitlines() if line.startswith("  r:coop  ")]
+    assert rows
+    assert all(MARK in row for row in rows)
     overview = make_overview([load_run(logs.root / "logs", "r")])
     assert overview.mismatches == lines
     assert "overall" in overview.rates[0].affected

@@ -476,10 +476,17 @@ class _PairWriter:
             "strategy": "union" if self.conflict else "plain",
             "conflicting_files": [BASE_PATH] if self.conflict else [], "detail": "",
         }  # fmt: skip
+        # The public release's rule: after a conflict the first agent's patch alone, which has one feature.
+        by_public_rule = together and not (self.conflict and len(self.agent_ids) > 1)
+        merged_public = {
+            "success": by_public_rule, "strategy": "first_agent" if self.conflict else "plain",
+            "tests_passed": 7 if by_public_rule else 6, "tests_failed": 0 if by_public_rule else 1,
+            "error": None if by_public_rule else "test_edge", "tested_features": list(self.key.features),
+        }  # fmt: skip
         return {
             "schema": "cooperbench.eval/1", "status": "completed", "repo": self.key.repo,
             "task_id": self.key.task_id, "features": list(self.key.features), "setting": self.setting,
-            **agents, "merged": merged, "individual_success": alone, "merge_success": not self.conflict,
+            **agents, "merged": merged, "merged_public": merged_public, "individual_success": alone, "merge_success": not self.conflict,
             "overall_success": overall, "overall_success_strict": overall and not self.conflict,
             "canary": self._confirmations(together=together), "review_notes": [],
             "dataset_sha256": CONTENT_SHA256,

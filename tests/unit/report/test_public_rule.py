@@ -96,6 +96,10 @@ def test_runs_of_older_versions(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """They have no such verdict: nothing is invented, and the table says how to add it."""
     write_public_run(tmp_path, "new")
     write_run(tmp_path, "old", PAIRS, kind_of, style=Style(bare=True))
+    for pair in load_run(tmp_path, "old").pairs:
+        content = json.loads(pair.paths.evaluation.read_text())
+        del content["merged_public"]
+        pair.paths.evaluation.write_text(json.dumps(content))
     assert main(["compare", "new", "old", "--log-dir", str(tmp_path)]) == 0
     assert "old:coop: 5 pairs without it; `eval --force` adds it" in capsys.readouterr().out
     arguments = ["compare", "new", "old", "--verdict", "public", "--log-dir", str(tmp_path)]
