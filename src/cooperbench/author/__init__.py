@@ -1,0 +1,1 @@
+"""Tasks from a repository of your own: made, described, checked and shared."""
