@@ -1,0 +1,1 @@
+"""Readers of what repositories say about themselves, a module for each language."""

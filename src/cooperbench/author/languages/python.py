@@ -1,0 +1,238 @@
+"""How Python projects are installed and tested: pytest or unittest.
+
+The functions run in a worker process with limits.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from cooperbench.author.languages.snapshot import Snapshot, get_table, test_commands
+from cooperbench.author.project import Project
+
+_TEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_tests?|tests?)\.py")
+_TEST_GROUP = re.compile(r"(?:unit)?[-_]?tests?(?:ing|s)?|pytest", re.IGNORECASE)
+_DEV_GROUP = re.compile(r"dev(?:elop(?:ment)?)?", re.IGNORECASE)
+_TEST_REQUIREMENTS = re.compile(
+    r"(?:test[-_]?requirements|requirements[-_.]tests?|requirements/(?:test|tests|testing|pytest))"
+    r"(?:\.txt)"
+)
+_DEV_REQUIREMENTS = re.compile(
+    r"(?:dev[-_]?requirements|requirements[-_.]dev|requirements/dev)\.txt"
+)
+_PYTEST_SECTIONS = {"setup.cfg": "tool:pytest", "tox.ini": "pytest", "pytest.ini": "pytest"}
+_DEFAULT_MINOR = 12
+_NEWEST_MINOR = 13
+_MAX_DEPTH = 5
+_PIP = '"$(dirname "$DEST")/venv/bin/python" -m pip install -q --disable-pip-version-check'
+
+
+def is_test_file(path: str) -> bool:
+    """Whether pytest or unittest would find tests in a file, by its name."""
+    return bool(_TEST_FILE.fullmatch(path))
+
+
+def read_project(snapshot: Snapshot) -> Project:
+    """Return how the project is installed and tested."""
+    sources: dict[str, str] = {}
+    framework = _find_framework(snapshot, sources)
+    install = _install_commands(snapshot, framework, sources)
+    options = ""
+    command = "python -m pytest"
+    if framework == "unittest":
+        options = _discovery_options(snapshot)
+        command = f"python -m unittest discover {options}".strip()
+    return Project(
+        language="python",
+        framework=framework,
+        install=install,
+        test_command=command,
+        test_options=options,
+        base_image=f"python:3.{_find_python(snapshot)}-slim",
+        sources=sources,
+    )
+
+
+def _find_framework(snapshot: Snapshot, sources: dict[str, str]) -> str:
+    """Return `pytest` or `unittest`, and record the file that says so."""
+    origin = _file_that_configures_pytest(snapshot)
+    if not origin:
+        for command, file in test_commands(snapshot):
+            if re.search(r"\b(?:pytest|py\.test)\b", command):
+                origin = file
+                break
+            if re.search(r"\bunittest\b|setup\.py test", command):
+                sources["framework"] = file
+                return "unittest"
+    if not origin:
+        tests = [path for path in snapshot.using_pytest if is_test_file(path)]
+        origin = tests[0] if tests else ""
+    if origin:
+        sources["framework"] = origin
+        return "pytest"
+    sources["framework"] = "no file mentions pytest"
+    return "unittest"
+
+
+def _file_that_configures_pytest(snapshot: Snapshot) -> str:
+    if get_table(snapshot.toml("pyproject.toml"), "tool", "pytest"):
+        return "pyproject.toml"
+    for name, section in _PYTEST_SECTIONS.items():
+        if snapshot.ini(name).has_section(section):
+            return name
+    for path in snapshot.paths:
+        if path.rpartition("/")[2] == "conftest.py":
+            return path
+    return ""
+
+
+def _discovery_options(snapshot: Snapshot) -> str:
+    """Return the arguments with which unittest finds the tests of the project."""
+    for command, _ in test_commands(snapshot):
+        if match := re.search(r"unittest discover\s+([\w./ *'\"-]+)$", command):
+            return match[1].replace("-v", "").strip()
+    folders = {path.partition("/")[0] for path in snapshot.paths if is_test_file(path)}
+    for folder in ("tests", "test"):
+        if folder in folders:
+            return f"-s {folder} -t ."
+    return ""
+
+
+def _install_commands(
+    snapshot: Snapshot, framework: str, sources: dict[str, str]
+) -> tuple[str, ...]:
+    is_package = _is_package(snapshot)
+    requirements = _test_requirements(snapshot, sources)
+    if not is_package and not requirements and framework == "unittest":
+        return ()
+    targets = []
+    if is_package:
+        targets.append("-e .")
+        sources.setdefault("install", "pyproject.toml" if _has_build(snapshot) else "setup.py")
+    if framework == "pytest":
+        targets.append("pytest")
+    targets += requirements
+    return (
+        'python3 -m venv "$(dirname "$DEST")/venv"',
+        f"{_PIP} {' '.join(targets)}",
+    )
+
+
+def _is_package(snapshot: Snapshot) -> bool:
+    if "setup.py" in snapshot.files or "setup.cfg" in snapshot.files:
+        return "setup.py" in snapshot.files or snapshot.ini("setup.cfg").has_section("metadata")
+    return _has_build(snapshot)
+
+
+def _has_build(snapshot: Snapshot) -> bool:
+    document = snapshot.toml("pyproject.toml")
+    return any(name in document for name in ("build-system", "project")) or bool(
+        get_table(document, "tool", "poetry")
+    )
+
+
+def _test_requirements(snapshot: Snapshot, sources: dict[str, str]) -> list[str]:
+    """Return arguments of pip for what the tests need, from the first file that says it."""
+    for find in (_from_pyproject, _from_setup_cfg, _from_requirement_files, _from_tox):
+        requirements, file = find(snapshot)
+        if requirements:
+            sources["requirements"] = file
+            return requirements
+    return []
+
+
+def _from_pyproject(snapshot: Snapshot) -> tuple[list[str], str]:
+    document = snapshot.toml("pyproject.toml")
+    groups = get_table(document, "dependency-groups")
+    extras = get_table(document, "project", "optional-dependencies")
+    poetry = get_table(document, "tool", "poetry", "group")
+    poetry_groups = {name: _poetry_names(table) for name, table in poetry.items()}
+    poetry_groups["dev"] = [
+        *poetry_groups.get("dev", []),
+        *_poetry_names({"dependencies": get_table(document, "tool", "poetry", "dev-dependencies")}),
+    ]
+    for pattern in (_TEST_GROUP, _DEV_GROUP):
+        requirements: list[str] = []
+        for tables in (groups, extras, poetry_groups):
+            for name in tables:
+                if pattern.fullmatch(name):
+                    requirements += _expand_group(tables, name)
+        if requirements:
+            return _quote_all(requirements), "pyproject.toml"
+    return [], ""
+
+
+def _expand_group(tables: dict[str, Any], name: str, depth: int = 0) -> list[str]:
+    """Return the requirements of a group, also of groups that it includes."""
+    entries = tables.get(name)
+    requirements = []
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, str):
+            requirements.append(entry)
+        elif isinstance(entry, dict) and depth < _MAX_DEPTH:
+            included = str(entry.get("include-group", ""))
+            requirements += _expand_group(tables, included, depth + 1)
+    return requirements
+
+
+def _poetry_names(table: object) -> list[str]:
+    return [name for name in get_table(table, "dependencies") if name != "python"]
+
+
+def _from_setup_cfg(snapshot: Snapshot) -> tuple[list[str], str]:
+    parser = snapshot.ini("setup.cfg")
+    section = "options.extras_require"
+    if not parser.has_section(section):
+        return [], ""
+    for pattern in (_TEST_GROUP, _DEV_GROUP):
+        for name in parser.options(section):
+            if pattern.fullmatch(name):
+                lines = (parser.get(section, name) or "").splitlines()
+                return _quote_all(lines), "setup.cfg"
+    return [], ""
+
+
+def _from_requirement_files(snapshot: Snapshot) -> tuple[list[str], str]:
+    for pattern in (_TEST_REQUIREMENTS, _DEV_REQUIREMENTS):
+        names = [name for name in sorted(snapshot.files) if pattern.fullmatch(name)]
+        if names:
+            return [f"-r {name}" for name in names], names[0]
+    if "requirements.txt" in snapshot.files and not _is_package(snapshot):
+        return ["-r requirements.txt"], "requirements.txt"
+    return [], ""
+
+
+def _from_tox(snapshot: Snapshot) -> tuple[list[str], str]:
+    tox = snapshot.ini("tox.ini")
+    lines = (tox.get("testenv", "deps", fallback="") or "").splitlines()
+    requirements = []
+    for line in lines:
+        # `py38: name` is for some interpreters only.
+        text = line.split(" #")[0].strip()
+        if text.startswith("-r"):
+            requirements.append(f"-r {shlex.quote(text[2:].strip())}")
+        elif re.fullmatch(r"[\w.-]+(?:\[[\w,.-]+\])?(?:\s*[<>=!~].*)?", text):
+            requirements.append(shlex.quote(text))
+    return requirements, "tox.ini"
+
+
+def _quote_all(requirements: list[str]) -> list[str]:
+    """Return requirements as arguments of a shell command, without empty lines and options."""
+    quoted = []
+    for requirement in requirements:
+        text = requirement.strip()
+        if re.match(r"[A-Za-z0-9]", text) and "\n" not in text:
+            quoted.append(shlex.quote(text))
+    return list(dict.fromkeys(quoted))
+
+
+def _find_python(snapshot: Snapshot) -> int:
+    """Return the minor version of Python for images: the newest that the project names."""
+    names = get_table(snapshot.toml("pyproject.toml"), "project").get("classifiers")
+    text = "\n".join(str(name) for name in names) if isinstance(names, list) else ""
+    text += snapshot.text("setup.cfg") + snapshot.text("setup.py")
+    minors = [int(minor) for minor in re.findall(r"Python :: 3\.(\d{1,2})\b", text)]
+    supported = [minor for minor in minors if minor <= _NEWEST_MINOR]
+    return max(supported, default=_DEFAULT_MINOR)
