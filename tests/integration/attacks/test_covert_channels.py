@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
 DEVICES = {f"inotify /dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
-"""What docs/backends.md says of users other than root: they cannot create device nodes."""
+"""What docs/local.md says of users other than root: they cannot create device nodes."""
 ALL_KINDS = {
     "flock",
     "record lock",

@@ -130,7 +130,7 @@ ATTEMPTS = {
     "read a secret in the current folder": 'cat "$CWD_SECRET" || cat "/proc/1/cwd$CWD_SECRET"',
     "find another sandbox's file": "find / -name 'other-sandbox-secret*' -not -path '/proc/*' 2>/dev/null | grep .",
     "list the cache": 'ls "$CACHE"',
-    # Where there are no overlays it can be learned: docs/backends.md says so.
+    # Where there are no overlays it can be learned: docs/local.md says so.
     "learn where the cache is": "grep ' / overlay ' /proc/mounts && "
     'grep -F "${CACHE##*/}/sandboxes" /proc/self/mountinfo /proc/mounts',
     "read shadow": "cat /etc/shadow || cat /etc/ssh/ssh_host_*",

@@ -52,7 +52,7 @@ _try_lock = threading.Lock()
 
 
 class LocalBackend(Backend):
-    """Sandboxes on this machine. docs/backends.md describes their isolation."""
+    """Sandboxes on this machine. docs/local.md describes their isolation."""
 
     options: ClassVar = ("image_template", "mounts", "pull")
     capabilities = Capabilities(

@@ -1,4 +1,4 @@
-"""One local sandbox, from its folder to its end. docs/backends.md describes its isolation."""
+"""One local sandbox, from its folder to its end. docs/local.md describes its isolation."""
 
 from __future__ import annotations
 
