@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -147,6 +147,8 @@ class Message:
     """Time at which the harness received it: UTC, ISO 8601."""
     sender_step: int = 0
     """Number of steps that the sender had taken."""
+    lost: bool = field(default=False, kw_only=True)
+    """Whether the channel lost it (`--loss`): its recipient never gets it."""
 
     @property
     def shown(self) -> str:

@@ -78,6 +78,7 @@ class ChangedLine:
     patch_line: int
     """Line of the patch file, from 1."""
     text: str
+    is_added: bool
     symbol: str
     """Function, method, class or type that it is in, with the class in front where the patch shows
     it (`Money.add`); empty where the patch shows none."""
@@ -129,11 +130,11 @@ def _hunk_lines(path: str, hunk: Hunk) -> Iterator[ChangedLine]:
         is_closing = text.lstrip()[0] in ")}]"
         while scopes and _leaves_scope(scopes[-1][0], indent, is_closing):
             scopes.pop()
-        if name := _defined_name(text.strip()):
+        if name := defined_name(text.strip()):
             scopes.append((indent, name))
         if line.startswith(("+", "-")):
             symbol = ".".join(name for _, name in scopes[-_MAX_SCOPES:])
-            yield ChangedLine(path, patch_line, text, symbol)
+            yield ChangedLine(path, patch_line, text, line.startswith("+"), symbol)
 
 
 def _indentation(text: str) -> int:
@@ -148,7 +149,7 @@ def _leaves_scope(scope_indent: int, indent: int, is_closing: bool) -> bool:
     return scope_indent > indent
 
 
-def _defined_name(line: str) -> str:
+def defined_name(line: str) -> str:
     """Return the name of what a line defines; empty if it defines nothing."""
     for pattern in _DEFINITIONS:
         if definition := pattern.match(line):

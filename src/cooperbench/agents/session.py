@@ -29,6 +29,7 @@ from cooperbench.records import JsonObject
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import CommandResult
 from cooperbench.secrets import redact
+from cooperbench.team.channel import NO_RULES, ChannelRules
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.tools import Tools
 
@@ -82,6 +83,8 @@ class AgentSession:
     """The team's tools for agents that use MCP. In the sandbox they are commands."""
     team_features: Mapping[str, bool] = field(default_factory=dict)
     prompts_dir: Path | None = None
+    channel: ChannelRules = NO_RULES
+    """The rules for messages."""
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
     """Called with the reason when the model fails, and with an empty text when it works again."""
@@ -136,6 +139,7 @@ class AgentSession:
             limits=self.limits,
             features=self.team_features,
             prompts_dir=self.prompts_dir,
+            channel=self.channel,
         )
 
     def execute(  # noqa: PLR0913  # options of one command, documented for agents

@@ -13,12 +13,16 @@ from cooperbench.dataset.coupling import COUPLINGS
 from cooperbench.models import MAX_AGENTS
 from cooperbench.report import METHODS
 from cooperbench.runner.options import (
+    BUDGET,
+    COUNT,
     DEFAULTS,
     FLAG,
+    INTEGER,
     LIST,
     OPTIONS,
     POSITIVE_INTEGER,
     POSITIVE_NUMBER,
+    PROBABILITY,
     ValueType,
 )
 from cooperbench.text import printable, terminal_width, wrap
@@ -46,9 +50,28 @@ def number(
 
 whole_above_zero = number(int, "a whole number above 0", lambda value: value > 0)
 above_zero = number(float, "a number above 0", lambda value: 0 < value < math.inf)
+count = number(int, "a whole number from 0", lambda value: value >= 0)
+_probability = number(float, "a probability from 0 to 1", lambda value: 0 <= value <= 1)
+UNLIMITED = "unlimited"
+
+
+def budget(text: str) -> int | None:
+    """Parse a number from 0, or `unlimited`, which is None."""
+    try:
+        return None if text == UNLIMITED else count(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not {BUDGET.description}, e.g. 3 or {UNLIMITED}"
+        ) from None
+
+
 _PARSERS: dict[ValueType, Callable[[str], Any]] = {
+    INTEGER: number(int, "a whole number", lambda _: True),
     POSITIVE_INTEGER: whole_above_zero,
     POSITIVE_NUMBER: above_zero,
+    COUNT: count,
+    BUDGET: budget,
+    PROBABILITY: _probability,
 }
 _listed = number(int, "a number", lambda value: value >= 0)
 _task = number(int, "a task's number, e.g. 12 or task12", lambda value: value >= 0)

@@ -24,7 +24,14 @@ from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd, s
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.evaluate import EVALUATION_OPTIONS, make_evaluation_config
 from cooperbench.runner.experiment import evaluate_experiment, run_experiment
-from cooperbench.runner.options import ARGUMENT_GROUPS, OPTIONS, REPLAY_MODEL, TEAM_PARTS
+from cooperbench.runner.options import (
+    ARGUMENT_GROUPS,
+    CHANNEL_OPTIONS,
+    DEFAULTS,
+    OPTIONS,
+    REPLAY_MODEL,
+    TEAM_PARTS,
+)
 from cooperbench.runner.plan import (
     check_backend,
     check_plan,
@@ -169,6 +176,10 @@ def _switch_names(args: argparse.Namespace) -> list[str]:
     for name, value in vars(args).items():
         if name.startswith("team_") and not value:
             names.append(name.replace("team_", "no"))
+    for name in CHANNEL_OPTIONS:
+        value = getattr(args, name)
+        if value != DEFAULTS[name]:
+            names.append(f"{OPTIONS[name].flags[0].removeprefix('--')}{value}")
     return names
 
 
@@ -395,6 +406,7 @@ def prompts(args: argparse.Namespace) -> int:
             limits=config.limits,
             features=config.team_features,
             prompts_dir=config.prompts_dir,
+            channel=config.channel_rules,
         )
         sys.stdout.write(f"===== {slot.agent_id} ({pair.label}) =====\n{text}\n")
     templates = files("cooperbench.team") / "templates"

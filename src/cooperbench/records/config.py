@@ -86,6 +86,15 @@ class RunRecord(Record, kw_only=True, frozen=True):
     team_mcp: bool | UnsetType = UNSET
     team_auto_refresh: bool | UnsetType = UNSET
     team_roles: bool | UnsetType = UNSET
+    message_budget: int | UnsetType = UNSET
+    """Messages that each agent may send. Only if it is limited; the next six only if they were
+    changed from their default."""
+    character_budget: int | UnsetType = UNSET
+    message_delay: int | UnsetType = UNSET
+    message_loss: int | float | UnsetType = UNSET
+    loss_seed: int | UnsetType = UNSET
+    topology: str | UnsetType = UNSET
+    knows: str | UnsetType = UNSET
     backend: str
     network: str
     """What agents' sandboxes reach: `none` or `public`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cooperbench.records.files import JsonObject, Record
 
@@ -30,6 +31,8 @@ class ConversationMessage(msgspec.Struct, kw_only=True, frozen=True, rename={
     delivered_step: int | None
     delivered_by: str | None
     """`context`: as a user message; `command`: by `read_messages` or `send_message --wait`."""
+    lost: bool | UnsetType = UNSET
+    """True if the channel lost it (`--loss`)."""
 
 
 class Conversation(Record, kw_only=True, frozen=True):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cooperbench.dataset.discovery import DEMO, resolve_dataset_dir
+from cooperbench.dataset.feature_titles import title_of
 from cooperbench.errors import UserError
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairKey
 from cooperbench.storage import read_bytes
-
-MAX_TITLE_CHARACTERS = 120
-_SCANNED_LINES = 20
-_MARKUP = re.compile(r"^[#\s]+|\*\*")
-_LABEL = re.compile(r"^(?:feature request|feature|title)(?:\s*\d+)?\s*[:-]\s*", re.IGNORECASE)
-_HEADINGS = frozenset({"title", "feature", "feature request", "description", "overview"})
 
 FeatureKey = tuple[str, int, int]
 """Repository, task id and feature id."""
@@ -47,13 +41,3 @@ def read_feature_titles(runs: Sequence[Run], keys: Iterable[PairKey]) -> dict[Fe
         if title:
             titles[repo, task_id, feature_id] = title
     return titles
-
-
-def title_of(description: bytes) -> str:
-    """Return the first line of a feature.md that names the feature, without its markup."""
-    text = description.decode("utf-8", "replace")
-    for line in text.splitlines()[:_SCANNED_LINES]:
-        title = _LABEL.sub("", _MARKUP.sub("", line).strip()).strip()
-        if title and title.lower() not in _HEADINGS:
-            return title[:MAX_TITLE_CHARACTERS]
-    return ""

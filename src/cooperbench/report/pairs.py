@@ -487,6 +487,7 @@ def _message(position: int, message: ConversationMessage) -> SentMessage:
         timestamp=message.timestamp,
         sender_step=message.sender_step,
         delivered_at=message.delivered_at or None,
+        lost=message.lost is True,
     )
 
 

@@ -28,8 +28,16 @@ from cooperbench.records import JsonObject
 from cooperbench.records.config import Invocation, RunRecord
 from cooperbench.records.history import record_start
 from cooperbench.records.result import RunConditions, is_finished
-from cooperbench.runner.options import OPTIONS, REPLAY_MODEL, TEAM_PARTS, RunOptions
+from cooperbench.runner.options import (
+    CHANNEL_OPTIONS,
+    DEFAULTS,
+    OPTIONS,
+    REPLAY_MODEL,
+    TEAM_PARTS,
+    RunOptions,
+)
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now, write_bytes
+from cooperbench.team.channel import ChannelRules, check_topology
 from cooperbench.text import plural, printable
 
 T = TypeVar("T")
@@ -40,7 +48,7 @@ _REPEATED_OPTIONS = (
     "cost_limit",
     "time_limit_seconds",
 )
-"""Options that a replay takes over from the recorded run."""
+"""Options that a replay takes over from the recorded run, besides those of the channel."""
 
 
 class AgentSpec(NamedTuple):
@@ -66,6 +74,7 @@ class RunConfig(RunOptions):
             option.check(name, values[name])
         self._check_job_options()
         self._check_team_options()
+        self._check_channel_options()
         image_template(self.image_template)
         for url in self.base_urls:
             if url is not None:
@@ -101,6 +110,34 @@ class RunConfig(RunOptions):
             if field.startswith("team_") and not values[field]:
                 flag = OPTIONS[field].flags[0]
                 raise UserError(f"{flag} is for --setting team, not {self.setting}")
+
+    def _check_channel_options(self) -> None:
+        """Raise UserError for rules about messages where agents cannot write to each other."""
+        check_topology(self.topology)
+        if self.evaluate_only:
+            return
+        if self.messaging_enabled and self.setting != "solo":
+            return
+        reason = "--setting solo" if self.setting == "solo" else "--no-messaging"
+        values = vars(self)
+        for name in CHANNEL_OPTIONS:
+            needs_messages = name != "knows" or self.setting == "solo"
+            if needs_messages and values[name] != DEFAULTS[name]:
+                raise UserError(f"{OPTIONS[name].flags[0]} does not go with {reason}")
+
+    @property
+    def channel_rules(self) -> ChannelRules:
+        """The rules for messages between agents."""
+        rules = ChannelRules(
+            messages=self.message_budget,
+            characters=self.character_budget,
+            delay_steps=self.message_delay,
+            loss=self.message_loss,
+            loss_seed=self.loss_seed,
+            topology=self.topology,
+            knows=self.knows,
+        )
+        return rules.without_delay if self.replay_from else rules
 
     @property
     def paths(self) -> ExperimentPaths:
@@ -233,6 +270,7 @@ class RunConfig(RunOptions):
             "model_name": self.model_name,
             "agent_config_sha256": self._agent_configs_digest(),
             **self._recorded_options("identity"),
+            **self._changed_channel_options(),
             "prompts_sha256": self._prompts_digest(),
             "dataset": self.dataset_dir.name,
             "dataset_revision": dataset.get("revision"),
@@ -250,6 +288,11 @@ class RunConfig(RunOptions):
         texts = [path.name.encode() + path.read_bytes() for path in templates]
         return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
+    def _changed_channel_options(self) -> JsonObject:
+        """Return the options of the channel that do not have their default."""
+        values = vars(self)
+        return {name: values[name] for name in CHANNEL_OPTIONS if values[name] != DEFAULTS[name]}
+
     def _recorded_options(self, section: str) -> JsonObject:
         """Return the options that a section of config.json has."""
         values = {**vars(self), "git_enabled": self.shares_git}
@@ -264,10 +307,12 @@ class RunConfig(RunOptions):
     def check_against_disk(self) -> None:
         """Raise UserError if the experiment has results of another configuration."""
         record = self._saved_record()
-        saved = record.identity if record else {}
+        channel_defaults = {name: DEFAULTS[name] for name in CHANNEL_OPTIONS}
+        saved = channel_defaults | record.identity if record else {}
+        current = channel_defaults | self.identity()
         differences = [
             f"{key}: {saved[key]!r} → {value!r}"
-            for key, value in self.identity().items()
+            for key, value in current.items()
             # Parts of setting team are not recorded for other settings of the same experiment.
             # A value that an older version did not record is read as an empty text.
             if saved.get(key, "") not in ("", value)
@@ -464,6 +509,7 @@ def _with_recorded_options(values: JsonObject) -> JsonObject:
         raise UserError(f"there is no run {run_name!r} in {logs_dir}")
     identity = saved.identity
     recorded = {name: identity[name] for name in _REPEATED_OPTIONS}
+    recorded |= {name: identity[name] for name in CHANNEL_OPTIONS if name in identity}
     recorded["model"] = saved.model_name
     recorded["agent"] = values.get("replay_agent") or _registered_agents(saved.agent, run_name)
     has_config = saved.agent_config_sha256 is not None

@@ -6,6 +6,7 @@ entry of config.json. Its `Option` says which values are accepted and how they a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from cooperbench.errors import UserError
 from cooperbench.models import EVAL_NETWORKS, SETTINGS, EvalNetwork, Setting
 from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import BACKEND_DEFAULT, DEFAULT_BACKEND
+from cooperbench.team.channel import KNOWLEDGE, Knowledge
 from cooperbench.team.mailbox import DEFAULT_REDIS_URL
 
 EXECUTORS = ("local", "slurm", "ray")
@@ -23,6 +25,8 @@ REPLAY_MODEL = "replay_model"
 """Given instead of an agent: replay another run (`--from`) with its recorded answers."""
 ARGUMENT_GROUPS = {
     "setting": "who works, and how",
+    "message_budget": "the channel between agents",
+    "prompts_dir": "prompts and messages",
     "backend": "where, and how much",
     "canary": "what happens",
 }
@@ -36,6 +40,8 @@ class ValueType:
     description: str
     python_types: tuple[type, ...]
     must_be_positive: bool = False
+    limits: tuple[float, float] | None = None
+    """The smallest and the largest value."""
 
     def check(self, name: str, value: Any) -> None:
         """Raise UserError unless the value has one of the types and is in the accepted range."""
@@ -46,6 +52,8 @@ class ValueType:
             raise UserError(f"{name} is {value!r}; it must be {self.description}")
         if self.must_be_positive and value <= 0:
             raise UserError(f"{name} is {value}; it must be above 0")
+        if self.limits is not None and not self.limits[0] <= value <= self.limits[1]:
+            raise UserError(f"{name} is {value}; it must be {self.description}")
 
 
 TEXT = ValueType("a name", (str,))
@@ -55,6 +63,10 @@ INTEGER = ValueType("a whole number", (int,))
 POSITIVE_INTEGER = ValueType("a whole number", (int,), must_be_positive=True)
 POSITIVE_NUMBER = ValueType("a number", (int, float), must_be_positive=True)
 LIST = ValueType("a list", (tuple,))
+COUNT = ValueType("a whole number from 0", (int,), limits=(0, math.inf))
+BUDGET = ValueType("a whole number from 0, or unlimited", (int,), limits=(0, math.inf))
+"""None is unlimited."""
+PROBABILITY = ValueType("a probability from 0 to 1", (int, float), limits=(0, 1))
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,10 @@ class Option:
     """Whether None is accepted."""
     cli_default: Any = None
     """Default of the command line where it differs from the default of the field."""
-    recorded: Literal["identity", "invocation"] | None = "invocation"
+    recorded: Literal["identity", "channel", "invocation"] | None = "invocation"
     """Where config.json has the value: with what must stay the same within an experiment
-    (`identity`), with each call (`invocation`), or nowhere."""
+    (`identity`; `channel` too, but only if the value is not the default), with each call
+    (`invocation`), or nowhere."""
 
     def check(self, name: str, value: Any) -> None:
         """Raise UserError for a value that the option does not accept."""
@@ -230,6 +243,79 @@ class RunOptions:
     )
     team_roles: bool = _declare_team_part(
         "--team-no-roles", "no lead: all agents get the same instructions"
+    )
+    message_budget: int | None = declare(
+        Option(
+            BUDGET,
+            ("--messages",),
+            "messages that each agent may send; to several teammates, a message counts once for "
+            "each. 0 is the same as --no-messaging (default: unlimited)",
+            metavar="N",
+            optional=True,
+            recorded="channel",
+        )
+    )
+    character_budget: int | None = declare(
+        Option(
+            BUDGET,
+            ("--characters",),
+            "characters that all messages of an agent may have together (default: unlimited)",
+            metavar="N",
+            optional=True,
+            recorded="channel",
+        )
+    )
+    message_delay: int = declare(
+        Option(
+            COUNT,
+            ("--delay",),
+            "steps that its recipient takes before a message arrives",
+            metavar="STEPS",
+            recorded="channel",
+        ),
+        default=0,
+    )
+    message_loss: float = declare(
+        Option(
+            PROBABILITY,
+            ("--loss",),
+            "probability that a message is lost",
+            metavar="P",
+            recorded="channel",
+        ),
+        default=0.0,
+    )
+    loss_seed: int = declare(
+        Option(
+            INTEGER,
+            ("--loss-seed",),
+            "random seed for --loss: which messages of which pairs are lost",
+            metavar="N",
+            recorded="channel",
+        ),
+        default=0,
+    )
+    topology: str = declare(
+        Option(
+            TEXT,
+            ("--topology",),
+            "who may write to whom: all, ring (neighbors), star (agent1 in the middle), or a list "
+            "such as agent1>agent2,agent2>agent1",
+            metavar="NAME",
+            recorded="channel",
+        ),
+        default="all",
+    )
+    knows: Knowledge = declare(
+        Option(
+            TEXT,
+            ("--knows",),
+            "what the prompt of an agent says about the features of others; interfaces: also "
+            "signatures that their golden patches add",
+            choices=KNOWLEDGE,
+            recorded="channel",
+        ),
+        default="nothing",
     )
     prompts_dir: Path | None = declare(
         Option(
@@ -459,3 +545,5 @@ DEFAULTS: dict[str, Any] = {
     for option_field in fields(RunOptions)
     if option_field.name in OPTIONS
 }
+CHANNEL_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.recorded == "channel")
+"""Options about the channel between agents."""

@@ -54,6 +54,7 @@ from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.storage import PairPaths, utc_now
+from cooperbench.team.channel import Channel
 from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.mailbox import Mailbox, MailboxFactory
 from cooperbench.team.team import AgentWork, Team
@@ -139,12 +140,16 @@ def make_team(config: RunConfig, pair: Pair, paths: PairPaths, services: Service
     if len(agent_ids) == 1:
         return Team(agent_ids, None, None, on_message, None)
     mailbox = None
-    if config.messaging_enabled and services.mailboxes is not None:
+    rules = config.channel_rules
+    can_write = config.messaging_enabled and not rules.is_silent
+    if can_write and services.mailboxes is not None:
         mailbox = services.mailboxes.make(pair.label, agent_ids)
-    elif config.messaging_enabled:
+    elif can_write:
         mailbox = Mailbox(agent_ids)
     remote = GitRemote(paths.team_repository, agent_ids) if config.shares_git else None
-    return Team(agent_ids, mailbox, remote, on_message, config.team_features)
+    label = f"{pair.task.label} {pair.name}"  # without the name of an arm: losses are the same
+    channels = {agent_id: Channel(rules, agent_id, agent_ids, label) for agent_id in agent_ids}
+    return Team(agent_ids, mailbox, remote, on_message, config.team_features, channels)
 
 
 class _AgentEnd(NamedTuple):
@@ -306,6 +311,7 @@ class PairRun:
             tools=self.team.tools(slot.agent_id) if config.team_mcp else {},
             team_features=config.team_features,
             prompts_dir=config.prompts_dir,
+            channel=config.channel_rules,
         )
 
     def _run_until_end(self, slot: AgentSlot, session: AgentSession) -> _AgentEnd:

@@ -24,6 +24,7 @@ from cooperbench.report.loading import read_pairs
 from cooperbench.runner.config import AgentSpec, RunConfig, relative_to_cwd
 from cooperbench.runner.model_server import check_model_servers
 from cooperbench.storage import ExperimentPaths, PairPaths
+from cooperbench.team.channel import check_topology
 from cooperbench.text import describe_error, names_for_error, plural, printable
 
 
@@ -174,6 +175,9 @@ def check_plan(plan: Plan) -> None:
     if config.evaluate_only:
         return
     config.check_against_disk()
+    for pair in plan.pairs:
+        slots = agent_slots(pair, config.setting)
+        check_topology(config.topology, len(slots), f"{pair.label} ({config.setting})")
     if config.replay_from:
         _check_recordings(plan)
     specs = _distinct_specs(plan)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from cooperbench.errors import InfraError
 from cooperbench.models import Message
 from cooperbench.storage import utc_now
+from cooperbench.team.channel import Channel
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Mailbox
 from cooperbench.team.sandbox_rpc import TEAM_DIR, Response, SandboxRpc
 from cooperbench.text import head_and_tail, plural
@@ -54,6 +55,7 @@ class Inbox:
         mailbox: Mailbox | None,
         on_sent: Callable[[Message], None] = lambda _: None,
         synchronize: Callable[[], None] = lambda: None,
+        channel: Channel | None = None,
     ) -> None:
         """Store the arguments and register with the RPC and the mailbox.
 
@@ -62,6 +64,7 @@ class Inbox:
             mailbox: The pair's mailbox; None if agents cannot write to each other.
             on_sent: Called with every message that the agent has sent.
             synchronize: Called before a message is sent and before incoming ones are shown.
+            channel: The rules for messages of this agent; None if there are none.
         """
         self.agent_id = rpc.agent_id
         self.teammates = rpc.teammates
@@ -71,6 +74,10 @@ class Inbox:
         self._mailbox = mailbox
         self._on_sent = on_sent
         self._synchronize = synchronize
+        self._channel = channel
+        self._delay_steps = channel.rules.delay_steps if channel else 0
+        self._delayed: list[tuple[int, Message]] = []
+        """Messages that the recipient gets with a later step, and the number of this step."""
         self._pending: dict[int, Message] = {}
         self._updates: dict[str, str] = {}
         self._deliveries: dict[int, Delivery] = {}
@@ -98,9 +105,14 @@ class Inbox:
             self._changed.notify_all()
 
     def begin_step(self, number: int) -> None:
-        """Start counting sent messages for a new step."""
-        self.step = number
+        """Start counting sent messages for a new step, and deliver messages that are due."""
+        with self._changed:
+            self.step = number
+            due = [message for step, message in self._delayed if step <= number]
+            self._delayed = self._delayed[len(due) :]
         self.sent_in_step = []
+        for message in due:
+            self._deliver(message)
 
     def incoming(self, limit: int | None = None) -> list[Message]:
         """Return new messages in order, shortened, and mark them as shown."""
@@ -180,7 +192,7 @@ class Inbox:
         """
         recipients: tuple[str, ...] = (recipient,)
         if recipient == EVERYBODY:
-            recipients = tuple(self.teammates)
+            recipients = self._channel.recipients if self._channel else tuple(self.teammates)
         if refusal := self._check_message(recipient, recipients, text):
             return refusal
         self._synchronize()
@@ -188,9 +200,7 @@ class Inbox:
         # Who finishes after this line may have read the message.
         finished = [name for name in recipients if name in self._mailbox.finished]
         try:
-            posted = [
-                self._mailbox.post(self.agent_id, name, text, self.step) for name in recipients
-            ]
+            posted = [self._post(self._mailbox, name, text) for name in recipients]
         except InfraError as error:
             self._fail(error)
             raise
@@ -198,12 +208,19 @@ class Inbox:
         for message in posted:
             self._on_sent(message)
         note = f"{', '.join(finished)} has finished and will not read this"
+        budget = self._channel.budget_text() if self._channel else ""
         if len(finished) == len(recipients):
-            return Response(3, note)
+            return Response(3, f"{note} ({budget})" if budget else note)
         output = f"{posted[0].sequence}\n"
         if finished:
             output += f"send_message: {note}\n"
+        if budget:
+            output += f"send_message: {budget}\n"
         return Response(0, output)
+
+    def _post(self, mailbox: Mailbox, recipient: str, text: str) -> Message:
+        is_lost = self._channel is not None and self._channel.is_next_lost()
+        return mailbox.post(self.agent_id, recipient, text, self.step, lost=is_lost)
 
     def _check_message(
         self, recipient: str, recipients: tuple[str, ...], text: str
@@ -222,6 +239,9 @@ class Inbox:
             if sent_messages > MAX_SENT_MESSAGES or sent_bytes > MAX_SENT_BYTES:
                 limits = f"at most {MAX_SENT_MESSAGES} messages and {MAX_SENT_BYTES} bytes"
                 return Response(2, f"message limit reached: {limits}")
+            refusal = self._channel.spend(recipients, text) if self._channel else None
+            if refusal is not None:
+                return Response(2, refusal)
             self._sent_messages = sent_messages
             self._sent_bytes = sent_bytes
         return None
@@ -238,6 +258,13 @@ class Inbox:
                 self._deliveries[int(name)] = Delivery(utc_now(), self.step, "command")
 
     def _receive(self, message: Message) -> None:
+        with self._changed:
+            if self._delay_steps:
+                self._delayed.append((self.step + self._delay_steps, message))
+                return
+        self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
         with self._changed:
             if self._closed:
                 return

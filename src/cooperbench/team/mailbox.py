@@ -97,17 +97,19 @@ class Mailbox:
         self._readers: dict[str, Reader] = {}
         self._lock = threading.Lock()
 
-    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Message:
-        """Stamp a message with time and sequence number, and deliver it to its recipient."""
+    def post(
+        self, sender: str, recipient: str, text: str, sender_step: int = 0, *, lost: bool = False
+    ) -> Message:
+        """Stamp a message with time and number, and deliver it unless it is lost."""
         if recipient not in self._agent_ids:
             raise ValueError(f"no agent {recipient!r} in this pair")
         with self._lock:
             message = Message(
-                len(self._messages) + 1, sender, recipient, text, utc_now(), sender_step
+                len(self._messages) + 1, sender, recipient, text, utc_now(), sender_step, lost=lost
             )
             self._store_message(message)
             self._messages.append(message)
-            if recipient in self._readers:
+            if recipient in self._readers and not lost:
                 self._readers[recipient].on_message(message)
             return message
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from cooperbench.errors import UserError
 from cooperbench.models import REPO_DIR, agent_slots
+from cooperbench.team.channel import NO_RULES, ChannelRules
+from cooperbench.team.knowledge import known_features
 from cooperbench.team.shared_folder import SHARED_DIR
 from cooperbench.text import plural
 
@@ -30,6 +32,7 @@ def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
     limits: Limits,
     features: Mapping[str, bool] | None = None,
     prompts_dir: Path | None = None,
+    channel: ChannelRules = NO_RULES,
 ) -> str:
     """Return the prompt of the agent in a slot, which is the same for every framework.
 
@@ -42,10 +45,12 @@ def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
         limits: The agent's limits.
         features: The parts of setting team, and whether each is switched on.
         prompts_dir: A folder with templates that replace the built-in ones.
+        channel: The rules for messages.
     """
     from jinja2 import TemplateError
 
-    agent_ids = [other.agent_id for other in agent_slots(pair, setting)]
+    slots = agent_slots(pair, setting)
+    agent_ids = [other.agent_id for other in slots]
     teammates = [agent_id for agent_id in agent_ids if agent_id != slot.agent_id]
     enabled = {part for part, is_on in (features or {}).items() if is_on}
     role = None
@@ -58,7 +63,12 @@ def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
             agent_id=slot.agent_id,
             features=_descriptions(slot),
             teammates=teammates,
-            messaging=messaging and bool(teammates),
+            messaging=messaging and bool(teammates) and not channel.is_silent,
+            recipients=channel.recipients(slot.agent_id, agent_ids),
+            senders=channel.senders(slot.agent_id, agent_ids),
+            channel=channel,
+            budgets=_budget_texts(channel),
+            known=known_features(slots, slot.agent_id, channel.knows),
             git=git and bool(teammates),
             repo_dir=REPO_DIR,
             limits=_limit_texts(limits),
@@ -80,6 +90,16 @@ def _descriptions(slot: AgentSlot) -> list[str]:
         text = feature.description.read_bytes().decode("utf-8", "replace")
         descriptions.append(text.strip("\n"))
     return descriptions
+
+
+def _budget_texts(channel: ChannelRules) -> list[str]:
+    """Return the budget of an agent's messages in words, such as "3 messages"."""
+    texts = []
+    if channel.messages is not None:
+        texts.append(plural(channel.messages, "message"))
+    if channel.characters is not None:
+        texts.append(f"{plural(channel.characters, 'character')} in all messages together")
+    return texts
 
 
 def _limit_texts(limits: Limits) -> list[str]:

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import UNSET
+
 from cooperbench import records
 from cooperbench.git import GitError
 from cooperbench.records.conversation import Conversation, ConversationMessage
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from cooperbench.models import Message
     from cooperbench.sandbox.base_sandbox import Sandbox
     from cooperbench.storage import PairPaths
+    from cooperbench.team.channel import Channel
     from cooperbench.team.git_remote import GitRemote
     from cooperbench.team.mailbox import Mailbox
     from cooperbench.team.tools import Tools
@@ -67,13 +70,14 @@ class Team:
     end in any case.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of a team
         self,
         agent_ids: Sequence[str],
         mailbox: Mailbox | None,
         remote: GitRemote | None,
         on_message: Callable[[Message], None],
         features: Mapping[str, bool] | None = None,
+        channels: Mapping[str, Channel] | None = None,
     ) -> None:
         """Connect inboxes, tools and remote of all agents.
 
@@ -83,7 +87,9 @@ class Team:
             remote: The shared git remote; None if there is none.
             on_message: Called with every message.
             features: The parts of setting team, and whether each is switched on.
+            channels: The rules for messages of each agent, by agent id.
         """
+        self._channels = channels or {}
         self._features = dict(features or {})
         self._enabled = {part for part, is_on in self._features.items() if is_on}
         self.mailbox = mailbox
@@ -113,7 +119,10 @@ class Team:
         self._rpcs[agent_id] = rpc
         if has_inbox:
             synchronize = partial(self._synchronize, agent_id)
-            self.inboxes[agent_id] = Inbox(rpc, self.mailbox, self._on_message, synchronize)
+            channel = self._channels.get(agent_id)
+            self.inboxes[agent_id] = Inbox(
+                rpc, self.mailbox, self._on_message, synchronize, channel
+            )
         if tools := self.tools(agent_id):
             rpc.handle("tool", partial(_handle_tool, rpc, tools), *tools)
         if self.remote is not None:
@@ -235,6 +244,7 @@ class Team:
                     delivered_at=delivery.delivered_at,
                     delivered_step=delivery.delivered_step,
                     delivered_by=delivery.delivered_by,
+                    lost=True if message.lost else UNSET,
                 )
             )
         records.write(paths.conversation, Conversation(messages=messages))

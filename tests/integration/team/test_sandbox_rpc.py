@@ -169,10 +169,12 @@ class AwayMailbox(Mailbox):
 
     away = False
 
-    def post(self, sender: str, recipient: str, text: str, sender_step: int = 0) -> Message:
+    def post(
+        self, sender: str, recipient: str, text: str, sender_step: int = 0, *, lost: bool = False
+    ) -> Message:
         if self.away:
             raise InfraError("the server is away")
-        return super().post(sender, recipient, text, sender_step)
+        return super().post(sender, recipient, text, sender_step, lost=lost)
 
 
 def test_a_mailbox_that_fails_is_said_to_the_agent_and_to_the_harness(

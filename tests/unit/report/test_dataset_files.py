@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cooperbench.report.dataset_files import MAX_TITLE_CHARACTERS, read_feature_titles, title_of
+from cooperbench.report.dataset_files import read_feature_titles
 from cooperbench.report.loading import load_run
 from tests.support.report.factory import Style, keys_of, write_run
 
@@ -14,21 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAIRS = {"repo_task": {1: [(1, 2)]}}
-
-
-@pytest.mark.parametrize(
-    ("description", "title"),
-    [
-        ("# Feature: wildcards\n\n## Why\n", "wildcards"),
-        ("**Title**: Add a `truncate` filter\n", "Add a `truncate` filter"),
-        ("## Title\nFeature 3: typed parameters\n", "typed parameters"),
-        ("\n\n# Feature Request\n\nSupport seconds\n", "Support seconds"),
-        ("", ""),
-        ("x" * 1000, "x" * MAX_TITLE_CHARACTERS),
-    ],
-)
-def test_title(description: str, title: str) -> None:
-    assert title_of(description.encode()) == title
 
 
 def test_titles_need_the_dataset_of_the_run(

@@ -15,6 +15,7 @@ from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
 from cooperbench.models import AgentSlot, Pair, Setting, Task, agent_slots
 from cooperbench.team import prompts
+from cooperbench.team.channel import ChannelRules
 from cooperbench.team.prompts import task_prompt
 from tests.support.tiny import write_tiny
 
@@ -33,6 +34,21 @@ VARIANTS: dict[str, tuple[Setting, tuple[int, ...], dict[str, Any]]] = {
     "coop_three_silent": ("coop", (1, 2, 3), {}),
     "team_lead": ("team", (1, 2, 3), {"messaging": True, "git": True, "features": ALL_ON}),
     "team_member": ("team", PAIR, {"messaging": True, "git": True, "features": ALL_ON, "place": 1}),
+    "coop_rules": (
+        "coop",
+        (1, 2, 3),
+        {
+            "messaging": True,
+            "channel": ChannelRules(
+                messages=3, characters=500, delay_steps=2, loss=0.1, topology="star", knows="titles"
+            ),
+        },
+    ),
+    "coop_cannot_write": (
+        "coop",
+        PAIR,
+        {"messaging": True, "channel": ChannelRules(topology="agent2>agent1", knows="interfaces")},
+    ),
     "coop_limits": ("coop", PAIR, {"messaging": True, "limits": Limits(50, 2.5, 3600)}),
 }
 
