@@ -51,14 +51,25 @@ def with_retries(
         try:
             return work(attempt)
         except InfraError as error:
-            if stop.is_set():
-                raise Interrupted("stopped") from error
-            on_failure(attempt, error)
-            if attempt == ATTEMPTS:
-                raise
-            if stop.wait(backoff_seconds(attempt)):
-                raise Interrupted("stopped") from error
+            if not stop.is_set():
+                on_failure(attempt, error)
+            pause_before_retry(attempt, error, stop)
         attempt += 1
+
+
+def pause_before_retry(attempt: int, error: InfraError, stop: threading.Event) -> None:
+    """Wait after a failed attempt; the first attempt is 1.
+
+    Raises:
+        InfraError: `error`, if it was the last attempt.
+        Interrupted: `stop` was set.
+    """
+    if stop.is_set():
+        raise Interrupted("stopped") from error
+    if attempt == ATTEMPTS:
+        raise error
+    if stop.wait(backoff_seconds(attempt)):
+        raise Interrupted("stopped") from error
 
 
 def retry_for(

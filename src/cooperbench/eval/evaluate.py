@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -25,7 +25,7 @@ from cooperbench.eval.references import References
 from cooperbench.eval.review_notes import read_review_notes
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import Applied, TreeStore
-from cooperbench.models import Pair, Setting, agent_slots
+from cooperbench.models import Feature, Pair, Setting, agent_slots
 from cooperbench.records.evaluation import Confirmation, Evaluation, ReviewNote, Suspicion
 
 T = TypeVar("T")
@@ -74,8 +74,7 @@ def evaluate_pair(
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
         subjects = work.subjects(setting)
-        run_tests = partial(_run_tests, references=references)
-        runs = _run_for_each(subjects, run_tests, references)
+        runs = _run_tests(subjects, references)
         outputs = dict(_outputs_of(runs))
 
         # The public release's rule gives a second verdict, mostly from the same runs.
@@ -85,8 +84,7 @@ def evaluate_pair(
         # becomes a failure of this patch only.
         confirmations: Confirmations = {}
         if canary:
-            confirm = partial(_confirm, runs=runs, references=references)
-            confirmations = _run_for_each(subjects, confirm, references)
+            confirmations = _confirm_successes(subjects, runs, references)
             _fail_suspicious_runs(runs, confirmations)
 
         # Find out whose patch is behind a suspicious merge.
@@ -106,49 +104,54 @@ def evaluate_pair(
     return PairEvaluation(_add_duration(record, started), merged_patch, outputs)
 
 
-def _run_for_each(
-    subjects: Sequence[Subject], function: Callable[[Subject], T], references: References
-) -> dict[str, T]:
-    """Call a function for each subject, in parallel where possible; return results by name."""
-    jobs = [partial(function, subject) for subject in subjects]
-    results = references.tester.run_parallel(jobs)
-    return {subject.name: result for subject, result in zip(subjects, results, strict=True)}
+def _run_tests(subjects: Sequence[Subject], references: References) -> dict[str, Runs]:
+    """Run the tests of each feature with each patch, and compare them with the references."""
+    runs: dict[str, Runs] = {}
+    for subject in subjects:
+        error = subject.patch.error
+        runs[subject.name] = {feature.feature_id: not_run(error) for feature in subject.features}
+    with_patch = [subject for subject in subjects if subject.patch.patch]
+    for subject, feature, run in _call_for_features(with_patch, references.test, references):
+        runs[subject.name][feature.feature_id] = run
+    return runs
 
 
-def _run_tests(subject: Subject, references: References) -> Runs:
-    """Run the tests of each feature with a patch, and compare them with the references."""
-    patch = subject.patch
-    if not patch.patch:
-        return {feature.feature_id: not_run(patch.error) for feature in subject.features}
-    jobs = [
-        partial(references.test, feature, patch.patch, patch.tree) for feature in subject.features
-    ]
-    runs = references.tester.run_parallel(jobs)
-    return {feature.feature_id: run for feature, run in zip(subject.features, runs, strict=True)}
-
-
-def _confirm(
-    subject: Subject, runs: Mapping[str, Runs], references: References
-) -> dict[int, Confirmation]:
-    """Confirm the success of a patch, by feature.
+def _confirm_successes(
+    subjects: Sequence[Subject], runs: Mapping[str, Runs], references: References
+) -> Confirmations:
+    """Confirm the successes, by subject and feature.
 
     A patch that fails the tests of a feature is not a success in any rate, so nothing is confirmed.
     """
-    if not all(run.success for run in runs[subject.name].values()):
-        return {}
-    patch = subject.patch
-    jobs = [
-        partial(references.confirm, feature, patch.patch, patch.tree)
-        for feature in subject.features
-    ]
-    confirmations = {}
-    results = references.tester.run_parallel(jobs)
-    for feature, confirmation in zip(subject.features, results, strict=True):
-        confirmations[feature.feature_id] = confirmation
+    confirmations: Confirmations = {subject.name: {} for subject in subjects}
+    successful = [subject for subject in subjects if _all_succeed(runs[subject.name])]
+    results = _call_for_features(successful, references.confirm, references)
+    for subject, feature, confirmation in results:
+        confirmations[subject.name][feature.feature_id] = confirmation
         if confirmation.outcome == "impossible":
             text = f"successes cannot be confirmed by a canary: {confirmation.detail}"
             references.note_once(feature.task, "canary", text)
     return confirmations
+
+
+def _all_succeed(runs: Runs) -> bool:
+    return all(run.success for run in runs.values())
+
+
+def _call_for_features(
+    subjects: Iterable[Subject],
+    function: Callable[[Feature, bytes, str], T],
+    references: References,
+) -> list[tuple[Subject, Feature, T]]:
+    """Call a function with each feature, patch and tree, in parallel where possible."""
+    jobs = []
+    tested = []
+    for subject in subjects:
+        for feature in subject.features:
+            jobs.append(partial(function, feature, subject.patch.patch, subject.patch.tree))
+            tested.append((subject, feature))
+    results = references.tester.run_parallel(jobs)
+    return [(*key, result) for key, result in zip(tested, results, strict=True)]
 
 
 def _suspicious(confirmations: Confirmations) -> Iterator[tuple[str, int, Confirmation]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from typing import TypeVar
 
+from cooperbench.errors import InfraError
 from cooperbench.eval.base_commit import Base, base_folder, load_base, read_base
 from cooperbench.eval.conditions import Conditions
 from cooperbench.eval.dependency_layer import make_dependency_layer
@@ -22,7 +23,7 @@ from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.test_runs import TestRun, run_tests
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Feature, Image, Task
-from cooperbench.retry import SingleFlight, with_retries
+from cooperbench.retry import SingleFlight, pause_before_retry, with_retries
 from cooperbench.sandbox.base_sandbox import Sandbox
 from cooperbench.sandbox.contract import (
     Capabilities,
@@ -129,18 +130,21 @@ class PatchTester:
         if conditions.installed:
             image_ref = self._dependency_layers.get(task, partial(self._make_layer, task))
 
-        def attempt(_: int) -> TestRun:
-            with self._sandbox_for_tests(task, image_ref, conditions) as sandbox:
-                return run_tests(
-                    sandbox,
-                    hidden_tests,
-                    patch,
-                    self.timeout_seconds,
-                    conditions.env_for(patch or b""),
-                    runner=runner,
-                )
-
-        return with_retries(attempt, self.stop)
+        attempt = 1
+        while True:
+            try:
+                with self._sandbox_for_tests(task, image_ref, conditions) as sandbox:
+                    return run_tests(
+                        sandbox,
+                        hidden_tests,
+                        patch,
+                        self.timeout_seconds,
+                        conditions.env_for(patch or b""),
+                        runner=runner,
+                    )
+            except InfraError as error:
+                pause_before_retry(attempt, error, self.stop)
+            attempt += 1
 
     def _make_tests_patch(self, feature: Feature) -> bytes:
         with TreeStore(self.base(feature.task)) as store:
@@ -159,6 +163,8 @@ class PatchTester:
         The last job, and each one for which there is no thread, is run by the caller. So jobs may
         run jobs. An error is raised when all jobs that were started have ended.
         """
+        if not jobs:
+            return []
         futures: list[Future[T]] = []
         try:
             for job in jobs[:-1]:
@@ -168,10 +174,10 @@ class PatchTester:
                     future: Future[T] = Future()
                     future.set_result(job())
                     futures.append(future)
-            last_results = [job() for job in jobs[-1:]]
+            last_result = jobs[-1]()
         finally:
             wait(futures)
-        return [*(future.result() for future in futures), *last_results]
+        return [*(future.result() for future in futures), last_result]
 
     def _run_in_spare_thread(self, job: Callable[[], T]) -> T:
         try:
