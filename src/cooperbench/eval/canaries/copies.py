@@ -10,17 +10,22 @@ whatever way, passes both suites only if it prefers the right one to the decoys 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
 from cooperbench.eval.canaries.literals import (
+    KnownValues,
     Part,
     Surroundings,
+    count_tokens,
     edit_part,
     find_parts,
+    find_token_spans,
     find_tokens,
+    is_common,
     is_shown,
     other_values,
 )
@@ -58,6 +63,13 @@ class NewFile:
     tests_with_decoys: int = 0
 
 
+class _Parts(NamedTuple):
+    """What the decoys of a check change in each suite."""
+
+    first: Part
+    second: Part
+
+
 class _Group(NamedTuple):
     """The instances for one check of a test."""
 
@@ -75,22 +87,36 @@ def copy_tests(  # noqa: PLR0913  # options are keyword-only
     max_growth: float,
     own_types: Collection[str] = (),
     texts: Texts | None = None,
+    known_values: KnownValues | None = None,
 ) -> tuple[NewFile, NewFile]:
     """Return the file twice, with these tests replaced by instances of them.
 
-    Tests without a check stay as they are. `texts` are known to agents.
+    Tests without a check stay as they are. `texts` are known to agents. `known_values` are those
+    of the decoys in other files of the suites.
     """
     copied = [test for test in tests if test.checks]
     limits = _Limits.of(copied, max_growth)
-    surroundings = _surroundings(file, copied, texts or Texts())
-    writers = (_SuiteWriter(file, random), _SuiteWriter(file, random))
     without_plain = {_NAME_SUFFIX.sub("", name) for name in own_types}
-    for test in copied:
-        plain = not test.name or test.name not in without_plain
-        maker = _GroupMaker(test, surroundings, random, is_plain=plain)
-        groups = list(maker.groups(limits))
+
+    def group_makers(surroundings: Surroundings) -> Iterator[_GroupMaker]:
+        for test in copied:
+            plain = not test.name or test.name not in without_plain
+            yield _GroupMaker(test, surroundings, random, is_plain=plain)
+
+    # First decide what decoys change. Everything else can be seen.
+    first_surroundings = _surroundings(file, copied, texts or Texts())
+    parts: dict[Check, _Parts] = {}
+    for maker in group_makers(first_surroundings):
+        parts |= maker.choose_parts(limits)
+    numbers = _count_numbers(file, parts.values())
+    surroundings = _surroundings(file, copied, texts or Texts())._replace(
+        numbers=numbers, known_values=known_values or KnownValues()
+    )
+    writers = (_SuiteWriter(file, random), _SuiteWriter(file, random))
+    for maker in group_makers(surroundings):
+        groups = list(maker.groups(parts, limits))
         for index, writer in enumerate(writers):
-            writer.add(test, groups, index, has_plain_operands=plain)
+            writer.add(maker.test, groups, index, has_plain_operands=maker.is_plain)
     first, second = (writer.finish() for writer in writers)
     return first, second
 
@@ -131,9 +157,22 @@ def _surroundings(file: TestFile, tests: Iterable[HiddenTest], texts: Texts) -> 
         source=file.source,
         pool=WordPool(file.source, expected, file.words, texts),
         shown=frozenset(),
-        numbers=find_tokens(rest) & frozenset(file.numbers),
+        numbers=count_tokens(rest, file.numbers),
         has_small_types=file.has_small_types,
+        known_values=KnownValues(),
+        words=frozenset(word.lower() for word in file.words),
+        all_numbers=frozenset(file.numbers),
     )
+
+
+def _count_numbers(file: TestFile, parts: Iterable[_Parts]) -> Counter[bytes]:
+    """Count the numbers of a file apart from what decoys change."""
+    blanks = []
+    for first, second in parts:
+        for part in (first, second):
+            blanks += [Edit(*span, b"") for span in (part.span, *part.slot.echoes)]
+    rest = apply_edits(file.source, Span(0, len(file.source)), _without_overlaps(blanks))
+    return count_tokens(rest, file.numbers)
 
 
 def _without_overlaps(edits: Iterable[Edit]) -> list[Edit]:
@@ -221,29 +260,46 @@ class _GroupMaker:
     def __init__(
         self, test: HiddenTest, surroundings: Surroundings, random: Random, *, is_plain: bool
     ) -> None:
-        self._test = test
+        self.test = test
+        self.is_plain = is_plain
         self._surroundings = surroundings
         self._random = random
-        self._is_plain = is_plain
 
-    def groups(self, limits: _Limits) -> Iterator[_Group]:
-        """Yield the group of each check."""
-        checks = list(self._test.checks)
+    def choose_parts(self, limits: _Limits) -> dict[Check, _Parts]:
+        """Choose what decoys change, for each check that has a group."""
+        checks = list(self.test.checks)
         if len(checks) > limits.checks:
             checks = self._random.sample(checks, limits.checks)
         slots = {check: self._slots_with_values(check) for check in checks}
         # A check that cannot be changed stays in all instances.
         changeable = [check for check in checks if slots[check]]
+        parts = {}
         for check in changeable:
-            others = [other for other in changeable if other is not check]
-            common = tuple(_common_edits(check, others, is_plain=self._is_plain))
-            first, second = self._changes(check, slots[check], common, limits.decoys)
-            yield _Group(common, (first, second))
+            common = self._common_edits(check, changeable)
+            parts[check] = self._choose_parts(check, slots[check], common, limits.decoys)
+        return parts
+
+    def groups(self, parts: Mapping[Check, _Parts], limits: _Limits) -> Iterator[_Group]:
+        """Yield the group of each check that has parts."""
+        checks = [check for check in self.test.checks if check in parts]
+        for check in checks:
+            common = self._common_edits(check, checks)
+            yield _Group(common, self._changes(check, parts[check], common, limits.decoys))
+
+    def _common_edits(self, check: Check, checks: Iterable[Check]) -> tuple[Edit, ...]:
+        checks = list(checks)
+        others = [other for other in checks if other is not check]
+        edits = [*_common_edits(check, others, is_plain=self.is_plain)]
+        for edit in _comment_edits(self.test, checks, self._surroundings.source):
+            span = Span(edit.start, edit.end)
+            if not any(span.overlaps(Span(other.start, other.end)) for other in edits):
+                edits.append(edit)
+        return tuple(edits)
 
     def _slots_with_values(self, check: Check) -> list[Slot]:
         """Return the slots of a check for which there are other values."""
         slots = check.slots
-        if not self._is_plain and check.opposite:
+        if not self.is_plain and check.opposite:
             slots = (check.opposite,)
         return [slot for slot in slots if self._has_values(slot)]
 
@@ -253,33 +309,49 @@ class _GroupMaker:
                 return True
         return False
 
-    def _changes(
+    def _choose_parts(
         self, check: Check, slots: Iterable[Slot], common: Iterable[Edit], count: int
-    ) -> tuple[list[list[Edit]], list[list[Edit]]]:
-        """Return the edits of the decoys of both suites.
+    ) -> _Parts:
+        """Choose two parts of the expected value, if it has two that are as good.
 
-        They change two parts of the expected value if it has two that are as good. If there is one,
-        it gets other values in one suite than in the other, as far as there are enough.
+        If too few other values exist for two suites, it is the part with most of them, twice.
         """
-        surroundings = self._surroundings._replace(shown=self._shown(check, common))
-        by_quality: dict[tuple[bool, bool], list[tuple[Part, list[bytes]]]] = {}
+        surroundings = self._surroundings_of(check, common)
+        by_quality: dict[tuple[bool, bool, bool], list[tuple[Part, int]]] = {}
         parts = [part for slot in slots for part in find_parts(slot, surroundings.source)]
         for part in self._random.sample(parts, min(len(parts), _MAX_PARTS)):
             values = other_values(part, surroundings, self._random, 2 * count)
             if values:
-                quality = (is_shown(part, surroundings), len(values) < 2 * count)
-                by_quality.setdefault(quality, []).append((part, values))
+                quality = (
+                    is_shown(part, surroundings),
+                    len(values) < 2 * count,
+                    is_common(part, surroundings.source),
+                )
+                by_quality.setdefault(quality, []).append((part, len(values)))
         best = by_quality[min(by_quality)]
-        (first_part, first_values), (second_part, second_values) = best[0], best[-1]
         if min(by_quality)[1]:
-            # Too few values for two suites: those with most of them, as often as there are any.
-            first_part, first_values = max(best, key=lambda entry: len(entry[1]))
-            second_part, second_values = first_part, first_values
+            part, _ = max(best, key=lambda entry: entry[1])
+            return _Parts(part, part)
+        return _Parts(best[0][0], best[-1][0])
+
+    def _changes(
+        self, check: Check, parts: _Parts, common: Iterable[Edit], count: int
+    ) -> tuple[list[list[Edit]], list[list[Edit]]]:
+        """Return the edits of the decoys of both suites.
+
+        They have other values in one suite than in the other, as far as there are enough.
+        """
+        surroundings = self._surroundings_of(check, common)
         source = surroundings.source
+        first_values = other_values(parts.first, surroundings, self._random, 2 * count)
+        second_values = other_values(parts.second, surroundings, self._random, 2 * count)
         return (
-            [edit_part(first_part, value, source) for value in first_values[:count]],
-            [edit_part(second_part, value, source) for value in second_values[-count:]],
+            [edit_part(parts.first, value, source) for value in first_values[:count]],
+            [edit_part(parts.second, value, source) for value in second_values[-count:]],
         )
+
+    def _surroundings_of(self, check: Check, common: Iterable[Edit]) -> Surroundings:
+        return self._surroundings._replace(shown=self._shown(check, common))
 
     def _shown(self, check: Check, common: Iterable[Edit]) -> frozenset[bytes]:
         """Return the words and numbers of an instance without the expected value."""
@@ -287,7 +359,7 @@ class _GroupMaker:
         hidden += [Edit(*echo, b"") for slot in check.slots for echo in slot.echoes]
         removed = [edit for edit in common if edit.start < edit.end]
         edits = _without_overlaps([*removed, *hidden])
-        return find_tokens(apply_edits(self._surroundings.source, self._test.span, edits))
+        return find_tokens(apply_edits(self._surroundings.source, self.test.span, edits))
 
 
 def _common_edits(check: Check, others: Iterable[Check], *, is_plain: bool) -> Iterator[Edit]:
@@ -309,6 +381,17 @@ def _common_edits(check: Check, others: Iterable[Check], *, is_plain: bool) -> I
             yield edit
 
 
+def _comment_edits(test: HiddenTest, checks: Iterable[Check], source: bytes) -> Iterator[Edit]:
+    """Yield edits that remove the words and numbers of expected values from comments."""
+    slots = [slot for check in checks for slot in check.slots if slot.kind != "fixed"]
+    texts = [source[slot.span.start : slot.span.end] for slot in slots]
+    tokens = frozenset[bytes]().union(*(find_tokens(text) for text in texts))
+    for comment in test.comments:
+        for span in find_token_spans(source, comment):
+            if source[span.start : span.end].lower() in tokens:
+                yield Edit(span.start, span.end, b"")
+
+
 def _meets(span: Span, check: Check) -> bool:
     """Whether an edit would touch what a check needs."""
     needed = [slot.span for slot in check.slots]
@@ -325,7 +408,8 @@ def change_in_place(
     surroundings = _surroundings(file, tests, texts or Texts())
     for test in tests:
         maker = _GroupMaker(test, surroundings, random, is_plain=False)
-        groups = list(maker.groups(_Limits(checks=_ALL_CHECKS, decoys=1)))
+        limits = _Limits(checks=_ALL_CHECKS, decoys=1)
+        groups = list(maker.groups(maker.choose_parts(limits), limits))
         if groups:
             edits += random.choice(groups).changes[0][0]
             new.decoys.append(test.name)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
 from cooperbench.eval.canaries.model import Edit, Slot, Span
-from cooperbench.eval.canaries.vocabulary import WORD, WordPool
+from cooperbench.eval.canaries.vocabulary import WORD, WordPool, with_case_of
 
 _FIXED = re.compile(
     rb"""
@@ -41,9 +42,8 @@ _VOWELS = b"aeiou"
 _CONSONANTS = b"bcdfgklmnprstvz"
 _MAX_DIGITS = 15
 _MAX_DECIMALS = 25
-_MAX_NUMBERS = 200
-"""Numbers of a file, at most, among which one is searched that looks like another."""
 _HIGHEST_OF_TYPES = [2**bits - 1 for bits in (7, 8, 15, 16, 31, 32, 63, 64)]
+_NOT_IN_NAMES = bytes(character for character in range(128) if not chr(character).isalnum())
 _ATTEMPTS = 8
 _MANY_WORDS = 3
 _SMALL_RANGE = 3
@@ -64,6 +64,23 @@ class Part(NamedTuple):
         return source[self.span.start : self.span.end]
 
 
+class KnownValues:
+    """Other values that decoys of a suite already have, by the right value.
+
+    A value that is expected in several tests gets the same other values in all of them. Otherwise
+    it would be the one that is common to their copies.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[Hashable, ...], list[bytes]] = {}
+
+    def get(self, key: tuple[Hashable, ...], make: Callable[[], list[bytes]]) -> list[bytes]:
+        """Return the values for a key; make them if there are none."""
+        if key not in self._values:
+            self._values[key] = make()
+        return list(self._values[key])
+
+
 class Surroundings(NamedTuple):
     """The texts that code under test can see besides the expected value of a check."""
 
@@ -71,10 +88,15 @@ class Surroundings(NamedTuple):
     pool: WordPool
     shown: frozenset[bytes]
     """Words (in lower case) and numbers in the same test."""
-    numbers: frozenset[bytes]
-    """Numbers in the file that are not expected values."""
+    numbers: Counter[bytes]
+    """Uses of numbers in the file apart from values that decoys change."""
+    known_values: KnownValues
     has_small_types: bool = False
     """Whether numbers are compared with ones of the smallest type that can hold them."""
+    words: frozenset[bytes] = frozenset()
+    """Words, in lower case, in strings of the file."""
+    all_numbers: frozenset[bytes] = frozenset()
+    """All numbers of the file."""
 
 
 def find_words(text: bytes) -> list[bytes]:
@@ -85,6 +107,18 @@ def find_words(text: bytes) -> list[bytes]:
 def find_tokens(source: bytes) -> frozenset[bytes]:
     """Return all words, in lower case, and numbers of a text."""
     return frozenset(token.lower() for token in _TOKEN.findall(source))
+
+
+def find_token_spans(source: bytes, span: Span) -> list[Span]:
+    """Return the positions of words and numbers in a part of a text."""
+    matches = _TOKEN.finditer(source, span.start, span.end)
+    return [Span(*match.span()) for match in matches]
+
+
+def count_tokens(source: bytes, tokens: Iterable[bytes]) -> Counter[bytes]:
+    """Count how often some tokens stand in a text."""
+    kept = frozenset(tokens)
+    return Counter(token for token in _TOKEN.findall(source) if token in kept)
 
 
 def find_parts(slot: Slot, source: bytes) -> list[Part]:
@@ -123,7 +157,48 @@ def is_shown(part: Part, surroundings: Surroundings) -> bool:
 
 
 def other_values(part: Part, surroundings: Surroundings, random: Random, count: int) -> list[bytes]:
-    """Return up to `count` other values for a part, in random order."""
+    """Return up to `count` other values for a part: first and second half are in random order.
+
+    If the right value stands elsewhere in the test, so do as many of the others as possible.
+    """
+    key = (part.slot.kind, part.slot.highest, part.text(surroundings.source), count)
+
+    def make_values() -> list[bytes]:
+        return _new_values(part, surroundings, random, count)
+
+    values = surroundings.known_values.get(key, make_values)
+    if part.slot.kind == "fixed" or not is_shown(part, surroundings):
+        return values
+    shown = _values_shown(part, surroundings)
+    if len(values) < count:
+        return [*values, *(value for value in shown if value not in values)][:count]
+    random.shuffle(shown)
+    middle = count // 2
+    rest = [value for value in values if value not in shown]
+    first = [*shown[::2], *rest[: len(rest) // 2]][:middle]
+    second = [*shown[1::2], *rest[len(rest) // 2 :]][: count - middle]
+    return [*first, *second]
+
+
+def is_common(part: Part, source: bytes) -> bool:
+    """Whether the right value is one of a few that many tests expect: a digit, a separator."""
+    text = part.text(source)
+    return part.slot.kind != "fixed" and (len(text) == 1 or not text.strip(_NOT_IN_NAMES))
+
+
+def _values_shown(part: Part, surroundings: Surroundings) -> list[bytes]:
+    """Return values that stand elsewhere in the test, and could be what is expected."""
+    old = part.text(surroundings.source)
+    if old[:1].isdigit():
+        numbers = surroundings.shown & surroundings.all_numbers
+        return sorted(number for number in numbers if _is_alike(number, old))
+    if not WORD.fullmatch(old) or part.slot.kind == "phrase":
+        return []
+    words = surroundings.shown & surroundings.words
+    return sorted(with_case_of(old, word) for word in words if word != old.lower())
+
+
+def _new_values(part: Part, surroundings: Surroundings, random: Random, count: int) -> list[bytes]:
     slot = part.slot
     old = part.text(surroundings.source)
     if slot.kind == "fixed":
@@ -233,7 +308,7 @@ def _other_punctuation(text: bytes, random: Random, count: int) -> list[bytes]:
 
 def _other_numbers(
     text: bytes,
-    seen: Collection[bytes],
+    seen: Counter[bytes],
     random: Random,
     count: int,
     highest: int | None = None,
@@ -241,7 +316,8 @@ def _other_numbers(
     """Return numbers of the same form near this one.
 
     The right one must not stand out: it has a random rank, and all of them end in as many zeros.
-    If it can be seen elsewhere in the file, as many others as possible can be, too; if not, none.
+    If it can be seen elsewhere in the file, as many others as possible can be, too, and as often;
+    if not, none.
     """
     match = _match_number(text)
     if match is None:
@@ -269,11 +345,12 @@ def _other_numbers(
     near = [with_head(other) for other in _window(eligible, value, random, count)]
     if text not in seen:
         return near
-    if len(seen) > _MAX_NUMBERS:
-        seen = random.sample(sorted(seen), _MAX_NUMBERS)
     alike = [number for number in seen if _is_alike(number, text)]
     alike = [number for number in alike if _is_possible(number, highest)]
-    values = random.sample(sorted(alike), min(count, len(alike)))
+    values = random.sample(sorted(alike), len(alike))
+    # Those that are used at least as often come first.
+    values.sort(key=lambda number: max(0, seen[text] - seen[number]))
+    values = values[:count]
     values += [number for number in near if number not in values]
     chosen = values[:count]
     random.shuffle(chosen)
@@ -330,7 +407,9 @@ def _is_plain(head: bytes) -> bool:
 def _window(eligible: Sequence[int], value: int, random: Random, count: int) -> list[int]:
     """Return some of the numbers around a value, among which it has a random rank."""
     index = eligible.index(value) if value in eligible else 0
-    size = min(len(eligible), count + count // 2 + 1)
+    # Small numbers are likely to be expected. So decoys are all that are near.
+    spare = 0 if value <= count else count // 2
+    size = min(len(eligible), count + spare + 1)
     start = index - random.randrange(size)
     start = max(0, min(start, len(eligible) - size))
     others = [other for other in eligible[start : start + size] if other != value]

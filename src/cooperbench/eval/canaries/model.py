@@ -98,6 +98,8 @@ class HiddenTest:
     """Where a number can be added to its name."""
     name_style: NameStyle
     checks: tuple[Check, ...]
+    comments: tuple[Span, ...] = ()
+    """Comments and the documentation of the test, which may repeat expected values."""
 
 
 @dataclass(frozen=True)

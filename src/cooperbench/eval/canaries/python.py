@@ -74,6 +74,15 @@ class PythonReader(Reader):
     )
     truths = (b"True", b"False")
 
+    def comments_in(self, test: Node) -> Iterator[Span]:
+        """Yield the comments in a test, and strings that stand alone, such as its documentation."""
+        yield from super().comments_in(test)
+        for node in descendants(test):
+            if node.type == "expression_statement" and node.children[0].type == "string":
+                for content in node.children[0].children:
+                    if content.type == "string_content":
+                        yield span_of(content)
+
     def comparisons(self) -> Iterator[Comparison]:
         """Yield `assert a == b`, and methods such as assertEqual."""
         for match in self.tree.matches("condition"):

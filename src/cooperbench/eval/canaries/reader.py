@@ -125,6 +125,12 @@ class Reader(ABC):
         cells = named_children(row)
         return cells[column] if column < len(cells) else None
 
+    def comments_in(self, test: Node) -> Iterator[Span]:
+        """Yield the comments in a test."""
+        for node in descendants(test):
+            if "comment" in node.type:
+                yield span_of(node)
+
     def locals(self) -> Iterator[tuple[Node, Node]]:
         """Yield the names and values of variables."""
         for match in self.tree.matches("local"):
@@ -185,7 +191,8 @@ class Reader(ABC):
             span = _whole_lines(test_span, self.source)
             name, name_end, style = self.name_of(match)
             checks = self.select_checks(test_span, found.within(span)) or weak.within(span)
-            tests.append(HiddenTest(name, span, name_end, style, tuple(checks)))
+            comments = tuple(self.comments_in(match.node("test")))
+            tests.append(HiddenTest(name, span, name_end, style, tuple(checks), comments))
         vocabulary = self._vocabulary()
         return TestFile(
             source=self.source,

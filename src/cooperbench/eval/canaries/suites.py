@@ -68,6 +68,7 @@ def new_suites(
             itself with literals. Their operands are compared as they are, not as plain copies.
     """
     from cooperbench.eval.canaries.copies import add_failing_test, change_in_place, copy_tests
+    from cooperbench.eval.canaries.literals import KnownValues
 
     maker = _SuiteMaker(feature, store)
     if not maker.files:
@@ -76,6 +77,7 @@ def new_suites(
 
     def copy(*, has_small_types: bool) -> tuple[Suite, Suite]:
         new_files = {}
+        known_values = KnownValues()
         for hidden in maker.files:
             new_files[hidden.path] = copy_tests(
                 replace(hidden.file, has_small_types=has_small_types),
@@ -84,6 +86,7 @@ def new_suites(
                 max_growth=max_growth,
                 own_types=own_types,
                 texts=texts,
+                known_values=known_values,
             )
         return (
             maker.make("copies", lambda hidden: new_files[hidden.path][0]),

@@ -61,6 +61,7 @@ class WordPool:
             self._by_visibility.setdefault(self._visibility(word), []).append(word)
         # Expected words of other checks are used in any case.
         self._used = {word.lower() for value in expected for word in WORD.findall(value)}
+        self._samples: dict[tuple[bytes, int], list[bytes]] = {}
 
     def _visibility(self, word: bytes, own_uses: int = 0) -> Visibility:
         return Visibility(
@@ -75,9 +76,14 @@ class WordPool:
         `value` is the text in which they replace a word.
 
         Words that decoys do not have yet come first: nothing shows that the right word is not used
-        for decoys of other checks.
+        for decoys of other checks. A word gets the same other words each time.
         """
-        lower = word.lower()
+        key = (word.lower(), count)
+        if key not in self._samples:
+            self._samples[key] = self._new_sample(word.lower(), value, random, count)
+        return [with_case_of(word, other) for other in self._samples[key]]
+
+    def _new_sample(self, lower: bytes, value: bytes, random: Random, count: int) -> list[bytes]:
         visibility = self._visibility(lower, own_uses=_count(lower, value))
         values: list[bytes] = []
         for other in sorted(self._by_visibility, key=lambda other: _distance(visibility, other)):
@@ -88,7 +94,7 @@ class WordPool:
             chosen = random.sample(fresh, min(missing, len(fresh)))
             chosen += random.sample(rest, min(missing - len(chosen), len(rest)))
             self._used.update(chosen)
-            values += [_with_case_of(word, other) for other in chosen]
+            values += chosen
             if len(values) >= count:
                 break
         random.shuffle(values)
@@ -107,7 +113,8 @@ def _distance(first: Visibility, second: Visibility) -> tuple[bool, bool, int]:
     )
 
 
-def _with_case_of(example: bytes, word: bytes) -> bytes:
+def with_case_of(example: bytes, word: bytes) -> bytes:
+    """Return a word in the case of another."""
     if example.isupper() and len(example) > 1:
         return word.upper()
     if example[:1].isupper():

@@ -30,7 +30,7 @@ WORDS = [
     "velvet",
     "orchard",
 ]
-SEEDS = {"numbers": 40, "texts": 12, "echoes": 12}
+SEEDS = {"numbers": 40, "texts": 12, "echoes": 12, "repeated": 24, "commented": 12}
 NUMBERS = 12
 
 
@@ -58,6 +58,28 @@ def write_echoes(random: Random) -> str:
     return write_tests(lines)
 
 
+def write_repeated(random: Random) -> str:
+    """Write tests of which several expect the same number or the same word."""
+    numbers = [random.randrange(100, 900) for _ in range(2)]
+    words = random.sample(WORDS, 2)
+    lines = []
+    for index in range(NUMBERS):
+        if index % 2:
+            lines.append(f"label('crate', {index}), '{random.choice(words)}'")
+        else:
+            lines.append(f"total({index}, 5), {random.choice(numbers)}")
+    return write_tests(lines)
+
+
+def write_commented(random: Random) -> str:
+    """Write tests that repeat in a comment what they expect."""
+    lines = []
+    for index in range(NUMBERS):
+        value = random.randrange(100, 900)
+        lines.append(f"total({index + 1}, 5), {value})  # {value} cents (all of them")
+    return write_tests(lines)
+
+
 def write_tests(comparisons: list[str]) -> str:
     lines = [
         "import unittest",
@@ -71,7 +93,13 @@ def write_tests(comparisons: list[str]) -> str:
     return "\n".join(lines)
 
 
-WRITERS = {"numbers": write_numbers, "texts": write_texts, "echoes": write_echoes}
+WRITERS = {
+    "numbers": write_numbers,
+    "texts": write_texts,
+    "echoes": write_echoes,
+    "repeated": write_repeated,
+    "commented": write_commented,
+}
 
 
 @cache
