@@ -211,6 +211,8 @@ def test_an_agent_that_floods_is_no_longer_listened_to(
 ) -> None:
     monkeypatch.setattr(sandbox_rpc, "MAX_CALLS", 50)
     agent = agent_sandboxes.open()
+    # From this answer on, calls arrive in the order of the FIFO.
+    assert agent.run("send_message agent2 first").returncode == 0
     done = agent.run(
         'for n in $(seq 100); do echo "sync flood$n" 1<>/cooperbench/team/bell; done; send_message agent2 hi'
     )
