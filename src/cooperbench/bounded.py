@@ -181,14 +181,14 @@ class _Worker:
         return self._receive(size, deadline)
 
     def _send(self, data: bytes, deadline: float) -> None:
-        rest = memoryview(data)
-        while rest:
+        unsent = memoryview(data)
+        while unsent:
             _wait_until_ready(self._input.fileno(), select.POLLOUT, deadline)
             try:
-                written = os.write(self._input.fileno(), rest[:_CHUNK_BYTES])
+                written = os.write(self._input.fileno(), unsent[:_CHUNK_BYTES])
             except BrokenPipeError as error:
                 raise _NoAnswer from error
-            rest = rest[written:]
+            unsent = unsent[written:]
 
     def _receive(self, size: int, deadline: float) -> bytes:
         data = bytearray()

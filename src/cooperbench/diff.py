@@ -137,8 +137,8 @@ class ChangedFile:
     @property
     def paths(self) -> tuple[str, ...]:
         """The new path first; both paths of a rename or copy, no path twice."""
-        known = [path for path in (self.new_path, self.old_path) if path is not None]
-        return tuple(dict.fromkeys(known))
+        both_paths = [path for path in (self.new_path, self.old_path) if path is not None]
+        return tuple(dict.fromkeys(both_paths))
 
     @property
     def path(self) -> str:

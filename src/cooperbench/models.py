@@ -84,7 +84,7 @@ class Task:
     @property
     def pairs(self) -> tuple[Pair, ...]:
         """Every two features, in numeric order."""
-        return tuple(Pair(self, both) for both in combinations(self.feature_ids, 2))
+        return tuple(Pair(self, feature_ids) for feature_ids in combinations(self.feature_ids, 2))
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ def shorten(text: str, max_characters: int) -> str:
     if len(text) <= max_characters:
         return text
     cut = text[: max(0, max_characters - 1)]
-    words, space, _ = cut.rpartition(" ")
+    whole_words, space, _ = cut.rpartition(" ")
     # A single long word, such as a path, is cut in the middle.
-    if space and len(words) > max_characters // 2:
-        cut = words
+    if space and len(whole_words) > max_characters // 2:
+        cut = whole_words
     return f"{cut.rstrip(' ,;:')}…"
 
 
@@ -91,17 +91,17 @@ def head_and_tail(text: str, most: int, note: str = "\n[… {cut} characters lef
     return text[:head] + note.format(cut=len(text) - most) + text[len(text) - tail :]
 
 
-def names_for_error(names: Iterable[str], wanted: str = "", *, limit: int = 12) -> str:
-    """List the available names at the end of an error line, those similar to `wanted` first."""
+def names_for_error(names: Iterable[str], requested: str = "", *, limit: int = 12) -> str:
+    """List the available names at the end of an error line, those similar to `requested` first."""
     from difflib import get_close_matches
 
     available = list(dict.fromkeys(names))
     if not available:
         return "none"
     similar: list[str] = []
-    if wanted:
-        similar += get_close_matches(wanted, available)
-        similar += [name for name in available if wanted in name]
+    if requested:
+        similar += get_close_matches(requested, available)
+        similar += [name for name in available if requested in name]
     ordered = list(dict.fromkeys([*similar, *available]))
     listed = ", ".join(printable(name) for name in ordered[:limit])
     if len(ordered) <= limit:

@@ -70,29 +70,31 @@ class Recorder:
         features = ", ".join(str(feature_id) for feature_id in slot.feature_ids)
         self.note(f"{slot.agent_id} ({agent}) starts on feature {features}")
 
-    def entry(self, action: str, args: Mapping[str, Any], observation: str, **more: Any) -> None:
+    def entry(
+        self, action: str, args: Mapping[str, Any], observation: str, **extra_fields: Any
+    ) -> None:
         """Record something that the agent did or that happened to it.
 
         Args:
             action: Name of the action, e.g. `run`.
             args: Arguments of the action.
             observation: Output of the action.
-            **more: Further fields of `records.trajectory.Step`, such as `step` if it counts as a
-                step, and whatever the agent framework adds.
+            **extra_fields: Further fields of `records.trajectory.Step`, such as `step` if it counts
+                as a step, and whatever the agent framework adds.
         """
         content: JsonObject = {
             "action": action,
             "args": dict(args),
             "observation": head_and_tail(observation, KEPT_OBSERVATION_CHARACTERS, _CUT_NOTE),
             "timestamp": utc_now(),
-            **more,
+            **extra_fields,
         }
         if len(observation) > KEPT_OBSERVATION_CHARACTERS:
             content["observation_characters"] = len(observation)
         step = decode_step(self._write_journal(content))
         self._write_log(step.timestamp, _log_text(step))
 
-    def reply(self, text: str, usage: Usage, **more: Any) -> None:
+    def reply(self, text: str, usage: Usage, **extra_fields: Any) -> None:
         """Record a model's reply, and the usage of that call."""
         self.entry(
             "reply",
@@ -107,7 +109,7 @@ class Recorder:
             calls=usage.calls,
             unpriced_calls=usage.unpriced_calls,
             model_seconds=round(usage.model_seconds, 4),
-            **more,
+            **extra_fields,
         )
 
     def note(self, headline: str) -> None:

@@ -79,8 +79,8 @@ def find_factory(name: str) -> BackendFactory:
         return _registered[name]
     import_path = _BUILT_IN.get(name) or _entry_points().get(name, name)
     if ":" not in import_path:
-        known = ", ".join(backend_names())
-        raise UserError(f"unknown backend {name!r}; there are: {known}, or module:Class")
+        available = ", ".join(backend_names())
+        raise UserError(f"unknown backend {name!r}; there are: {available}, or module:Class")
     module, _, attribute = import_path.partition(":")
     try:
         return cast("BackendFactory", getattr(import_user_module(module), attribute))

@@ -94,8 +94,8 @@ def _check_names(
 ) -> None:
     unknown = sorted(set(values) - set(parsers))
     if unknown:
-        known = ", ".join(parsers)
-        raise UserError(f"{source} has no setting {unknown[0]!r}; there are: {known}")
+        available = ", ".join(parsers)
+        raise UserError(f"{source} has no setting {unknown[0]!r}; there are: {available}")
 
 
 def matching(pattern: str, shape: str) -> Callable[[object], str]:

@@ -31,9 +31,9 @@ N = TypeVar("N", int, float)
 
 
 def number(
-    kind: Callable[[str], N], wanted: str, is_valid: Callable[[N], bool]
+    kind: Callable[[str], N], valid_values: str, is_valid: Callable[[N], bool]
 ) -> Callable[[str], N]:
-    """Return a parser of numbers for argparse; `wanted` describes valid values in errors."""
+    """Return a parser of numbers for argparse; `valid_values` describes valid values in errors."""
 
     def read(text: str) -> N:
         """Parse a number."""
@@ -42,7 +42,7 @@ def number(
         except ValueError:
             value = None
         if value is None or not is_valid(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not {valid_values}")
         return value
 
     return read
@@ -183,8 +183,8 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `report` and `compare` share."""
-    how = "how intervals are made (default: %(default)s)"
-    parser.add_argument("--interval", choices=METHODS, default="clustered", help=how)
+    interval_help = "how intervals are made (default: %(default)s)"
+    parser.add_argument("--interval", choices=METHODS, default="clustered", help=interval_help)
     parser.add_argument(
         "--anyway", action="store_true", help="take runs of different datasets together"
     )

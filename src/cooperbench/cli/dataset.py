@@ -54,10 +54,10 @@ def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench tasks`."""
     arguments.add_selection_arguments(parser)
     tests = "list the tests that must pass for each feature, as far as they are known"
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--tests", action="store_true", help=tests)
+    view = parser.add_mutually_exclusive_group()
+    view.add_argument("--tests", action="store_true", help=tests)
     stats = "count pairs by how closely their golden patches are coupled"
-    shown.add_argument("--stats", action="store_true", help=stats)
+    view.add_argument("--stats", action="store_true", help=stats)
     arguments.add_json_argument(parser)
 
 
@@ -185,10 +185,10 @@ def _coupling_counts(counts: Counter[str]) -> list[int]:
 
 def _is_solvable(task: Task, group: tuple[int, ...]) -> bool | None:
     """Whether golden patches win the group together; None if that was not measured."""
-    known = read_golden_groups(task).get(group)
-    if known is None or not is_current(known, task):
+    measured = read_golden_groups(task).get(group)
+    if measured is None or not is_current(measured, task):
         return None
-    return known.solved_by is not None
+    return measured.solved_by is not None
 
 
 def _feature_tests(store: ReferenceStore, feature: Feature) -> tuple[JsonObject, Table]:

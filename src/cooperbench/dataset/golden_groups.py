@@ -64,9 +64,9 @@ def read_golden_groups(task: Task) -> dict[tuple[int, ...], GoldenGroup]:
 
 def write_golden_groups(task: Task, groups: Sequence[GoldenGroup]) -> Path:
     """Add groups to pairs.json, in place of what was known about the same features."""
-    known = read_golden_groups(task)
-    known |= {tuple(group.features): group for group in groups}
-    ordered = [known[features] for features in sorted(known)]
+    by_features = read_golden_groups(task)
+    by_features |= {tuple(group.features): group for group in groups}
+    ordered = [by_features[features] for features in sorted(by_features)]
     path = task.path / FILE_NAME
     content = msgspec.json.encode(_File(SCHEMA, ordered))
     write_bytes(path, msgspec.json.format(content, indent=2) + b"\n")

@@ -315,12 +315,12 @@ class _PairValue(NamedTuple):
 
 def _check_same(values: Sequence[_PairValue], text: str, findings: Findings) -> None:
     """Find the pairs whose value is not the most common one."""
-    known = [entry for entry in values if entry.value]
-    counts = Counter(entry.value for entry in known)
+    with_value = [entry for entry in values if entry.value]
+    counts = Counter(entry.value for entry in with_value)
     if len(counts) < 2:
         return
     usual = counts.most_common(1)[0][0]
-    for pair, value in known:
+    for pair, value in with_value:
         if value != usual:
             findings.add("mixed", pair, f"{text} {value}, most of the run with {usual}")
 

@@ -46,7 +46,8 @@ def compare_rules(side: Side, keys: Sequence[PairKey] | None = None) -> RuleComp
     pairs = side.pairs
     differences = []
     overall = public = n = without = 0
-    for key in pairs if keys is None else keys:
+    compared_keys = list(pairs) if keys is None else keys
+    for key in compared_keys:
         pair = pairs[key]
         ours, theirs = pair.verdicts.get("overall"), pair.public_success
         if ours is None:

@@ -154,9 +154,9 @@ def _rates(lines: Sequence[PairSummary]) -> Rates:
 
 
 def _rate(outcomes: Iterable[bool | None]) -> Rate:
-    known = [outcome for outcome in outcomes if outcome is not None]
-    passed = known.count(True)
-    return Rate(passed=passed, of=len(known), rate=passed / len(known) if known else None)
+    decided = [outcome for outcome in outcomes if outcome is not None]
+    passed = decided.count(True)
+    return Rate(passed=passed, of=len(decided), rate=passed / len(decided) if decided else None)
 
 
 def _count(values: Iterable[str | None]) -> dict[str, int]:

@@ -187,12 +187,12 @@ def _pair_lines(results: Sequence[PairSummary], setting: Setting, width: int | N
         rows = [(*_COOP_HEADINGS, "agents"), *(_coop_row(result) for result in listed)]
     header, *lines = aligned(rows)
     columns = max(len(header), *(len(line) for line in lines))
-    shown = [header]
+    table = [header]
     for result, line in zip(listed, lines, strict=True):
-        shown += _with_remark(line, columns, _remark(result), width)
+        table += _with_remark(line, columns, _remark(result), width)
     if len(listed) < len(results):
-        shown.append(f"  … {len(results) - len(listed):,} more in summary.json")
-    return shown
+        table.append(f"  … {len(results) - len(listed):,} more in summary.json")
+    return table
 
 
 def _with_remark(line: str, columns: int, remark: str, width: int | None) -> list[str]:

@@ -158,8 +158,8 @@ class Channel:
     def budget_text(self) -> str:
         """Return what is left of the budget, for the sender; empty without a budget."""
         with self._lock:
-            left = self._left()
-        return f"{left} left" if left else ""
+            remaining = self._left()
+        return f"{remaining} left" if remaining else ""
 
     def _left(self) -> str:
         texts = []

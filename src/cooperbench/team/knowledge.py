@@ -37,11 +37,11 @@ def known_features(
     """Return what an agent knows about the features of the others."""
     if knows == "nothing":
         return []
-    known: list[KnownFeature] = []
+    features: list[KnownFeature] = []
     for slot in slots:
         if slot.agent_id != agent_id:
-            known += [_describe(slot.agent_id, feature, knows) for feature in slot.features]
-    return known
+            features += [_describe(slot.agent_id, feature, knows) for feature in slot.features]
+    return features
 
 
 def _describe(agent_id: str, feature: Feature, knows: Knowledge) -> KnownFeature:

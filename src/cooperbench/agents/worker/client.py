@@ -151,9 +151,9 @@ class Harness:
         cached_tokens: int = 0,
         model_seconds: float = 0.0,
         unpriced: bool = False,
-        **more: Any,
+        **extra_fields: Any,
     ) -> None:
-        """Record a model's reply and the usage of that call. `more` are further JSON values."""
+        """Record a model's reply and the usage of that call; extra fields are JSON values."""
         usage = {
             "cost": cost,
             "prompt_tokens": prompt_tokens,
@@ -162,7 +162,7 @@ class Harness:
             "model_seconds": model_seconds,
             "unpriced": unpriced,
         }
-        self._ask("reply", text=text, usage=usage, more=more)
+        self._ask("reply", text=text, usage=usage, more=extra_fields)
 
     def tell(self, text: str, kind: str) -> None:
         """Record a text that the framework itself sends to the model."""

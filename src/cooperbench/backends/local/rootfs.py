@@ -450,8 +450,8 @@ def _with_mounts_below(folders: list[Path]) -> list[Path]:
     for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         escaped_path = line.split(" ")[4]
         mount_points.append(Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), escaped_path)))
-    shown = set(folders)
-    below = [path for path in mount_points if not shown.isdisjoint(path.parents)]
+    roots = set(folders)
+    below = [path for path in mount_points if not roots.isdisjoint(path.parents)]
     # A folder comes before what lies in it.
     return sorted({*folders, *below})
 
