@@ -187,7 +187,7 @@ def write_tree(repository: Path, tree: dict[str, tuple[bytes, bool]]) -> None:
     flags=st.sampled_from([["--binary"], ["--binary", "-M", "-C"], [], ["-U0"]]),
 )
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
-def test_what_git_writes_comes_back_and_names_the_paths_that_git_names(
+def test_git_diffs_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
     before: dict[str, tuple[bytes, bool]],
     after: dict[str, tuple[bytes, bool]],

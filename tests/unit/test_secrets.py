@@ -26,9 +26,7 @@ def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     "name",
     ["OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "my_password", "AZURE_API_KEY_2"],
 )
-def test_values_of_secret_variables_are_replaced_wherever_they_stand(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_secret_values_are_replaced(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "sk-4f/9+x y\n1")
     text = 'Bearer sk-4f/9+x y\n1; {"key": "sk-4f/9+x y\\n1"}; http://h/?k=sk-4f%2F9%2Bx%20y%0A1'
     assert (

@@ -118,7 +118,7 @@ def test_usual_names_are_taken(name: str) -> None:
     assert checked_run_name(name) == name
 
 
-def test_earlier_attempts_are_kept_in_order_and_without_half_files(tmp_path: Path) -> None:
+def test_earlier_attempts_are_kept_in_order(tmp_path: Path) -> None:
     experiment, pair = ExperimentPaths(tmp_path, "r"), make_pair(tmp_path)
     assert experiment.archive(pair, "coop") is None
     for attempt in (1, 2):

@@ -73,7 +73,7 @@ def test_long_texts_are_cut_between_words(text: str, short: str) -> None:
     assert shorten(text, 20) == short
 
 
-def test_lines_are_wrapped_between_words_and_long_words_stay_whole() -> None:
+def test_wrap_keeps_long_words_whole() -> None:
     line = "[Task 1/2] open /a/path/that/is/far/too/long/for/it please"
     assert wrap(line, 20) == (
         "[Task 1/2] open\n    /a/path/that/is/far/too/long/for/it\n    please"

@@ -91,7 +91,7 @@ FRAMEWORKS = {
 def get_framework(name: str) -> Framework:
     """Return a framework by its name."""
     if name not in FRAMEWORKS:
-        raise UserError(f"no framework {name!r}; there are: {', '.join(FRAMEWORKS)}")
+        raise UserError(f"no framework {name!r}; available: {', '.join(FRAMEWORKS)}")
     return FRAMEWORKS[name]
 
 

@@ -69,7 +69,7 @@ def get_agent(name: str) -> type[Agent]:
     if target is None:
         names = ", ".join(agent_names())
         raise UserError(
-            f"no agent {name!r}; there are: {names}, module:Class, or a program (./my_agent)"
+            f"no agent {name!r}; available: {names}, module:Class, or a program (./my_agent)"
         )
     return _import_agent(name, target)
 

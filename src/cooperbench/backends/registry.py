@@ -80,7 +80,7 @@ def find_factory(name: str) -> BackendFactory:
     import_path = _BUILT_IN.get(name) or _entry_points().get(name, name)
     if ":" not in import_path:
         available = ", ".join(backend_names())
-        raise UserError(f"unknown backend {name!r}; there are: {available}, or module:Class")
+        raise UserError(f"unknown backend {name!r}; available: {available}, or module:Class")
     module, _, attribute = import_path.partition(":")
     try:
         return cast("BackendFactory", getattr(import_user_module(module), attribute))

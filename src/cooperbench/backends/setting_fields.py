@@ -95,7 +95,7 @@ def _check_names(
     unknown = sorted(set(values) - set(parsers))
     if unknown:
         available = ", ".join(parsers)
-        raise UserError(f"{source} has no setting {unknown[0]!r}; there are: {available}")
+        raise UserError(f"{source} has no setting {unknown[0]!r}; available: {available}")
 
 
 def matching(pattern: str, shape: str) -> Callable[[object], str]:
@@ -118,7 +118,7 @@ def one_of(*choices: str) -> Callable[[object], str]:
 
     def parse(value: object) -> str:
         if value not in choices:
-            raise ValueError(f"{value!r} is unknown; there are: {', '.join(choices)}")
+            raise ValueError(f"{value!r} is unknown; valid values: {', '.join(choices)}")
         return str(value)
 
     return parse

@@ -161,7 +161,7 @@ def _existing_run(args: argparse.Namespace) -> ExperimentPaths:
     paths = ExperimentPaths(Path(args.log_dir), args.name)
     if not paths.config.exists():
         names = names_for_error(run_names(paths.logs_dir), args.name)
-        raise UserError(f"no experiment {paths.run_name!r} in {paths.logs_dir}; there are: {names}")
+        raise UserError(f"no experiment {paths.run_name!r} in {paths.logs_dir}; available: {names}")
     return paths
 
 

@@ -117,7 +117,7 @@ def report(args: argparse.Namespace) -> int:
 
 def _no_run_named(logs_dir: Path) -> UserError:
     names = names_for_error(loading.run_names(logs_dir))
-    return UserError(f"no run given; in {logs_dir} there are: {names}")
+    return UserError(f"no run given; available in {logs_dir}: {names}")
 
 
 def _write_files(runs: Sequence[loading.Run], args: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ def print_schema(args: argparse.Namespace) -> int:
         return 0
     name = args.name.removesuffix(".json")
     if name not in RECORDS:
-        raise UserError(f"no schema {name!r}; there are: {names_for_error(RECORDS, name)}")
+        raise UserError(f"no schema {name!r}; available: {names_for_error(RECORDS, name)}")
     arguments.print_json(json_schema(name))
     return 0
 

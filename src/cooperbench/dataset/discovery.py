@@ -222,7 +222,7 @@ def discover(  # noqa: PLR0913  # the documented signature
     if not pairs:
         raise UserError(
             f"no pair{grouping.description} of the selected tasks in {candidates.source};"
-            f" there are: {names_for_error(candidates.available)}"
+            f" available: {names_for_error(candidates.available)}"
         )
     return Selection(tuple(pairs), notes)
 
@@ -468,7 +468,7 @@ def _no_such_task(task_id: int, tasks: Sequence[Task], repo: str | None) -> User
     else:
         source = f" in {tasks[0].repo}"
         available = [str(task.task_id) for task in tasks]
-    return UserError(f"no task {task_id}{source}; there are: {names_for_error(available)}")
+    return UserError(f"no task {task_id}{source}; available: {names_for_error(available)}")
 
 
 def _filter_by_repo(tasks: dict[Task, list[str]], repo: str) -> dict[Task, list[str]]:
@@ -476,7 +476,7 @@ def _filter_by_repo(tasks: dict[Task, list[str]], repo: str) -> dict[Task, list[
     name = _find_repo(repo, repos)
     if name is None:
         available = names_for_error(repos, repo)
-        raise UserError(f"no repository {printable(repo)!r}; there are: {available}")
+        raise UserError(f"no repository {printable(repo)!r}; available: {available}")
     return {task: notes for task, notes in tasks.items() if task.repo == name}
 
 

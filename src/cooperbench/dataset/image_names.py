@@ -43,7 +43,7 @@ def image_template(template: str | None = None) -> str:
             allowed = ", ".join(f"{{{placeholder}}}" for placeholder in _PLACEHOLDERS)
             raise UserError(
                 f"image template {printable(template)!r} has an unknown placeholder"
-                f" {{{printable(name)}}}; there are: {allowed},"
+                f" {{{printable(name)}}}; available: {allowed},"
                 f" or the templates {', '.join(NAMED_TEMPLATES)}"
             )
     return template

@@ -42,14 +42,14 @@ def load_subset(dataset_dir: Path, name: str) -> tuple[SubsetTask, ...]:
     """Return the tasks of a subset; UserError if there is none or its file is invalid."""
     if not _NAME.fullmatch(name):
         names = names_for_error(subset_names(dataset_dir))
-        raise UserError(f"subset {printable(name)!r} is not a valid name; there are: {names}")
+        raise UserError(f"subset {printable(name)!r} is not a valid name; available: {names}")
     path = dataset_dir / _FOLDER / f"{name}.json"
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         names = names_for_error(subset_names(dataset_dir), name)
         raise UserError(
-            f"no subset {name!r} in {dataset_dir / _FOLDER}; there are: {names}"
+            f"no subset {name!r} in {dataset_dir / _FOLDER}; available: {names}"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {printable(str(error))}") from None

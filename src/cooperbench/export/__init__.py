@@ -62,7 +62,7 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
     """
     if format_name not in FORMATS:
         names = names_for_error(FORMATS, format_name)
-        raise UserError(f"no format {format_name!r}; there are: {names}")
+        raise UserError(f"no format {format_name!r}; available: {names}")
     export_format = FORMATS[format_name]
     try:
         exported = _write(run, export_format, target)

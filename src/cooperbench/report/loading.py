@@ -112,7 +112,7 @@ def load_run(logs_dir: Path, name: str) -> Run:
     paths = ExperimentPaths(logs_dir, name)
     if not paths.root.is_dir():
         available = names_for_error(run_names(logs_dir), name)
-        raise UserError(f"no run {name!r} in {logs_dir}; there are: {available}")
+        raise UserError(f"no run {name!r} in {logs_dir}; available: {available}")
     config, problem = records.read_or_problem(paths.config, RunRecord)
     problems = [] if config is not None else [problem or "config.json is missing"]
     problems += _schema_problems(config, paths.config)

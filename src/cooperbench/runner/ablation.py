@@ -167,7 +167,7 @@ def _check_parts(config: RunConfig, off: Sequence[str], fields: Mapping[str, str
         if part not in fields:
             names = names_for_error(fields, part)
             raise UserError(
-                f"no part {part!r} to switch off in setting {config.setting}; there are: {names}"
+                f"no part {part!r} to switch off in setting {config.setting}; available: {names}"
             )
         # In coop git is off by default: the study switches it on.
         is_git_in_coop = config.setting == "coop" and part == "git"

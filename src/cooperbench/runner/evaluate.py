@@ -126,8 +126,8 @@ def run_patch_test(  # noqa: PLR0913  # the documented signature
         PATH.check("dataset_dir", dataset_dir)
     (task,) = load_tasks(resolve_dataset_dir(dataset_dir), repo_name, task_id)
     if feature_id not in task.feature_ids:
-        known_ids = ", ".join(str(known_id) for known_id in task.feature_ids)
-        raise UserError(f"{task.label} has no feature {feature_id}; there are: {known_ids}")
+        available_ids = ", ".join(str(known_id) for known_id in task.feature_ids)
+        raise UserError(f"{task.label} has no feature {feature_id}; available: {available_ids}")
     feature = task.feature(feature_id)
     patch = feature.patch.read_bytes() if agent_patch is None else _read_patch(agent_patch)
     with SandboxManager(backends.get_backend(backend)) as sandboxes:

@@ -120,7 +120,7 @@ def check_experiment_exists(paths: ExperimentPaths) -> None:
     names = sorted(entry.parent.name for entry in paths.logs_dir.glob("*/config.json"))
     raise UserError(
         f"no experiment {paths.run_name!r} in {relative_to_cwd(paths.logs_dir)}; "
-        f"there are: {', '.join(names) or 'none'}"
+        f"available: {', '.join(names) or 'none'}"
     )
 
 

@@ -186,7 +186,7 @@ def test_the_command_lists_and_refuses_in_one_line(capsys: pytest.CaptureFixture
 
     assert main(["agents", "install", "nope"]) == 2
     assert (
-        "no framework 'nope'; there are: openhands, swe_agent, claude_code"
+        "no framework 'nope'; available: openhands, swe_agent, claude_code"
         in capsys.readouterr().err
     )
     assert main(["agents", "remove", "openhands"]) == 0

@@ -157,7 +157,7 @@ def test_money_is_accounted(tmp_path: Path, calls: dict[str, int], found: int) -
     assert len(checker.wrong_money(tmp_path, answered, begun, lost)) == found
 
 
-def test_a_call_of_each_agent_may_be_lost_when_an_attempt_is_broken_off(tmp_path: Path) -> None:
+def test_interrupted_attempt_may_lose_one_call_per_agent(tmp_path: Path) -> None:
     counted = dict.fromkeys(("cost", "spent"), 60 * checker.DOLLARS_PER_CALL)
     (tmp_path / "summary.json").write_text(json.dumps(counted))
     (tmp_path / "attempts/coop/tiny_task/7/f1_f2/1").mkdir(parents=True)
@@ -299,7 +299,7 @@ def waiting_to_begin(private: DockerEngine, container: str) -> Iterator[None]:
         shutil.rmtree(bundle)
 
 
-def test_what_only_a_killed_engine_could_have_ended_is_no_leftover(private: DockerEngine) -> None:
+def test_leftovers_of_a_killed_engine_are_allowed(private: DockerEngine) -> None:
     layers = [
         private.folder / f"data/overlay2/{name}/merged" for name in ("forgotten-init", "left")
     ]
@@ -355,7 +355,7 @@ except OSError:
 """
 
 
-def test_what_python_says_of_a_loop_without_descriptors_is_no_traceback_of_ours() -> None:
+def test_event_loop_warnings_are_not_tracebacks() -> None:
     done = subprocess.run(
         [sys.executable, "-c", NO_LOOP], capture_output=True, text=True, check=True
     )

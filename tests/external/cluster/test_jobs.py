@@ -48,7 +48,7 @@ def test_relative_paths_mean_the_working_directory_of_the_call(harness: Harness)
     assert harness.results()["f1_f2"]["eval.json"]["overall_success"]
 
 
-def test_an_ablation_is_worked_on_by_jobs_with_pairs_of_several_arms(harness: Harness) -> None:
+def test_ablation_jobs_mix_pairs_of_arms(harness: Harness) -> None:
     words = (
         "ablate",
         "--off",

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 
 
-def test_a_driver_outside_of_the_cluster_and_a_node_without_its_disk(
-    tmp_path: Path, ray_cluster: RayCluster
-) -> None:
+def test_driver_and_node_share_no_disk(tmp_path: Path, ray_cluster: RayCluster) -> None:
     ray_cluster.wait_until_whole()
     harness = Harness(tmp_path, ray_cluster)
     here = ("run", *harness.script(), "-f", "1,2")

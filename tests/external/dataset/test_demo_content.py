@@ -281,7 +281,7 @@ def test_combined_passes_all_tests(task: Task, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_runner_finds_patches_by_name_and_says_what_does_not_apply(tmp_path: Path) -> None:
+def test_runner_names_patches_that_do_not_apply(tmp_path: Path) -> None:
     task = next(task for task in TASKS if task.repo == "stencil_task")
     repo = _checkout(task, tmp_path / "repo")
     patches = tmp_path / "patches"

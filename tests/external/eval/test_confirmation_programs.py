@@ -290,7 +290,7 @@ def test_go_tests_are_confirmed(tmp_path: Path) -> None:
     assert not confirmations.agree(GO_CHEAT)
 
 
-def test_go_tests_that_a_runner_names_exactly_are_changed_in_place(tmp_path: Path) -> None:
+def test_exactly_named_go_tests_are_changed_in_place(tmp_path: Path) -> None:
     """Copies have other names, so they would not run."""
     require_program("go")
     folder = tmp_path / "project"

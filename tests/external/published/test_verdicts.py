@@ -66,7 +66,7 @@ def lab(
 
 
 @pytest.mark.parametrize("repo", ["pip_task", "uv_task", "pnpm_task"])
-def test_what_the_runner_installs_is_kept_so_that_no_network_is_needed(
+def test_dependency_layer_replaces_the_network(
     repo: str, lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = lab(repo)
@@ -94,7 +94,7 @@ def test_what_the_runner_installs_is_kept_so_that_no_network_is_needed(
     assert "installs" not in capsys.readouterr().out
 
 
-def test_without_a_network_there_is_no_verdict_and_the_reason_is_the_runners(
+def test_no_verdict_without_a_network(
     lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = lab("uv_task")

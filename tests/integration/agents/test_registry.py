@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def test_an_agent_of_the_working_directory_is_found_by_the_installed_command(
+def test_agent_class_in_the_working_directory(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "my_agents.py").write_text(

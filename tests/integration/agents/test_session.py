@@ -119,14 +119,14 @@ def test_it_is_the_agents_outcome_whichever_call_meets_it(at_work: AtWork, call:
     assert len([entry for entry in entries(at_work) if "step" in entry]) == at_work.session.steps
 
 
-def test_a_sandbox_that_the_harness_has_ended_is_not_the_agents_outcome(at_work: AtWork) -> None:
+def test_sandbox_ended_by_harness_is_no_outcome(at_work: AtWork) -> None:
     at_work.own.sandbox.terminate()
     with pytest.raises(SandboxDead):
         at_work.session.execute("true")
 
 
 @pytest.mark.parametrize("told", ["sys.exit(1)", "harness.done()", "time.sleep(600)"])
-def test_a_worker_that_destroys_its_sandbox_has_that_outcome_whatever_it_says(
+def test_destroyed_sandbox_overrides_worker_status(
     at_work: AtWork, tmp_path: Path, told: str
 ) -> None:
     body = f"""

@@ -227,7 +227,7 @@ def test_no_verdict_of_a_pair_can_be_bought(judge: Judge, setting: Setting) -> N
 
 
 @pytest.mark.xdist_group("interference")
-def test_a_patch_that_interferes_only_without_the_other_is_not_scored(judge: Judge) -> None:
+def test_conditional_interference_is_not_scored(judge: Judge) -> None:
     """The other agent implements both features, and their merge is right."""
     interfering = indent(ATTACKS["lets no outcome be a failure"][SOURCE], "    ")
     entry = f"{BASE['rectangle/__init__.py']}try:\n    import rectangle.other\nexcept ImportError:\n{interfering}"

@@ -76,7 +76,7 @@ def test_findings(
 
 @pytest.mark.usefixtures("_no_engines")
 @pytest.mark.parametrize("backend", ["docker", "nowhere"])
-def test_a_default_backend_that_is_missing_or_unknown_sets_the_exit_code(
+def test_bad_default_backend_sets_the_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setenv("COOPERBENCH_BACKEND", backend)
@@ -126,7 +126,7 @@ def test_what_is_broken_does_not_hide_the_rest(
     )
 
 
-def test_without_the_extras_each_is_missing_with_the_command_that_installs_it(
+def test_missing_extras_name_their_command(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", WITHOUT_EXTRAS]

@@ -66,9 +66,9 @@ def test_both_names_are_installed() -> None:
             "cooperbench run: unrecognized arguments: --wat (see cooperbench run --help)",
         ),
         (["config", "show", "--wat"], "--wat (see cooperbench config show --help)"),
-        (["config", "set", "backend", "lokal"], "unknown backend 'lokal'; there are: "),
+        (["config", "set", "backend", "lokal"], "unknown backend 'lokal'; available: "),
         (["config", "set", "eval_network", "some"], "eval_network is 'some'"),
-        (["schema", "resul"], "no schema 'resul'; there are: result, "),
+        (["schema", "resul"], "no schema 'resul'; available: result, "),
         (["run", "-f", "1,x"], "'1,x' is not a list of numbers"),
         (["run", "-t", "-1"], "'-1' is not a task's number"),
         (["run", "-t", "x"], "'x' is not a task's number"),
@@ -146,7 +146,7 @@ def test_a_log_dir_that_cannot_be_gets_one_line(
     assert place in err
 
 
-def test_where_no_local_sandbox_can_be_made_a_run_ends_at_once_with_one_line(
+def test_run_without_local_sandboxes_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path
 ) -> None:
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
@@ -215,7 +215,7 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(
     assert not (tmp_path / "logs").exists()
 
 
-def test_json_is_all_that_stands_on_stdout_and_errors_set_the_code(
+def test_json_is_alone_on_stdout(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, data: Path
 ) -> None:
     common = [
@@ -307,7 +307,7 @@ def test_validate_names_what_is_broken(capsys: pytest.CaptureFixture[str], data:
     ]
 
 
-def test_the_tests_that_have_to_pass_are_shown_once_they_are_known(
+def test_tasks_lists_required_tests(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path))

@@ -134,7 +134,7 @@ def needs_index(index: Index) -> str:
     return RUNNER.replace("trap reset EXIT\n", 'trap "reset; echo Cleaned up." EXIT\n' + install)
 
 
-def test_auto_stays_without_a_network_where_the_golden_patch_passes_so(tmp_path: Path) -> None:
+def test_auto_policy_prefers_no_network(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     assert lab.run()["rates"]["overall_success"]["passed"] == 1
     evaluation = lab.evaluation()
@@ -146,7 +146,7 @@ def test_auto_stays_without_a_network_where_the_golden_patch_passes_so(tmp_path:
     assert json.loads((lab.logs / "r/config.json").read_text())["eval_network"] == "auto"
 
 
-def test_auto_takes_a_network_where_it_is_needed_and_says_so_once(
+def test_auto_policy_notes_a_needed_network_once(
     tmp_path: Path, index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = Lab(tmp_path, needs_index(index), feature_ids=(1, 2, 3))
@@ -205,7 +205,7 @@ def test_the_same_question_is_asked_once_also_across_pairs(tmp_path: Path, index
     assert index.visits == 2 * 9
 
 
-def test_a_golden_patch_that_fails_costs_its_own_pairs_only_and_is_tried_again(
+def test_failed_golden_patch_affects_its_pairs_only(
     tmp_path: Path,
 ) -> None:
     lab = Lab(tmp_path, feature_ids=(1, 2, 3))
@@ -241,7 +241,7 @@ def test_a_tests_patch_that_tests_nothing_gives_no_verdict(
     assert reason in lab.evaluation()["no_reference"]["2"]
 
 
-def test_features_whose_tests_pass_without_them_are_marked_once_validate_has_found_them(
+def test_validate_marks_unsound_features(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = Lab(tmp_path, feature_ids=(1, 2, 3))
@@ -317,7 +317,7 @@ def test_tests_in_code_of_the_golden_patch_are_not_required(tmp_path: Path) -> N
     assert reference.passed_tests == ["tests/base.sh::it", "tests/f1.sh::it"]
 
 
-def test_what_is_found_of_a_reference_one_after_the_other_is_all_kept(tmp_path: Path) -> None:
+def test_reference_updates_are_all_kept(tmp_path: Path) -> None:
     names_differ = PYTEST_RUNNER.replace(
         'echo "$test::it PASSED"', 'echo "$test::it_$RANDOM$RANDOM PASSED"'
     )

@@ -141,7 +141,7 @@ def test_time_and_a_stopped_run_end_an_agent_that_asks_nothing(agents: Agents) -
 
 @each_api_format
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_what_may_go_away_is_tried_again_and_is_not_the_agents_time(
+def test_temporary_errors_are_retried_off_the_clock(
     api_format: str, stream: bool, agents: Agents, server: ModelServer
 ) -> None:
     failures: list[Reply] = [
@@ -218,7 +218,7 @@ MALFORMED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("api_format", MALFORMED)
-def test_a_request_that_can_never_be_answered_is_the_agents_outcome(
+def test_permanent_request_error_is_an_outcome(
     api_format: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an agent that has failed could send one, and its pair would never be scored."""
@@ -275,9 +275,7 @@ def test_a_full_context_is_told_to_the_program(
         assert at.access.outcome() is None
 
 
-def test_a_content_filter_is_the_outcome_if_the_program_cannot_go_on(
-    agents: Agents, server: ModelServer
-) -> None:
+def test_content_filter_may_be_the_outcome(agents: Agents, server: ModelServer) -> None:
     refusal = error(400, "Output blocked by content filtering policy")
     server.script("", lambda request: say("Hello.") if request.number == 1 else refusal)
     with agents.open("anthropic/claude-sonnet-4-5") as at:
@@ -475,7 +473,7 @@ def log_of(at: At) -> str:
 
 
 @each_api_format
-def test_a_connection_that_the_server_has_closed_meanwhile_is_no_failed_attempt(
+def test_stale_connection_is_no_failed_attempt(
     api_format: str, agents: Agents, server: ModelServer
 ) -> None:
     server.script("", lambda _: say("Hello."))
@@ -488,7 +486,7 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_no_failed_attempt(
 
 
 @pytest.mark.parametrize("kind", ["silent", "deaf", "halfway"])
-def test_a_server_that_does_not_answer_is_not_waited_for_any_longer_than_said(
+def test_silent_server_times_out(
     kind: str, agents: Agents, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "0")

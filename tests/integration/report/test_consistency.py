@@ -456,7 +456,7 @@ def test_arms_of_an_ablation_have_no_mismatch(logs: Logs) -> None:
         assert mismatch_texts(run.mismatches) == []
 
 
-def test_a_killed_run_has_no_mismatch_before_and_after_it_goes_on(tmp_path: Path) -> None:
+def test_killed_run_has_no_mismatch(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     logs = Logs(tmp_path)
     process = harness.start()

@@ -82,9 +82,9 @@ def test_arms_are_runs_of_their_own_interleaved_pair_by_pair(
     [
         (
             ["--off", "mesages"],
-            "no part 'mesages' to switch off in setting coop; there are: messages, git",
+            "no part 'mesages' to switch off in setting coop; available: messages, git",
         ),
-        (["--off", "task_list"], "no part 'task_list' to switch off in setting coop; there are:"),
+        (["--off", "task_list"], "no part 'task_list' to switch off in setting coop; available:"),
         (["--off", " , "], "--off names no part"),
         (["--off", "git", "--setting", "solo"], "in setting solo nobody cooperates"),
         (["--off", "messages", "--no-messaging"], "messages is off in all arms already"),

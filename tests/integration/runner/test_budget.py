@@ -65,7 +65,7 @@ def test_past_the_budget_no_pair_starts_and_a_higher_one_goes_on(
     assert "Budget: $1.50 of $1.25 spent\n" in out
 
 
-def test_attempts_that_were_replaced_or_broken_off_have_cost_something(tmp_path: Path) -> None:
+def test_replaced_attempts_count_in_the_cost(tmp_path: Path) -> None:
     left = run_tiny(tmp_path, THINKER, auto_eval=False, model_name="m")
     run_tiny(tmp_path, THINKER, auto_eval=False, model_name="m", force=True)
     paths = ExperimentPaths(tmp_path / "logs", "r")
@@ -88,7 +88,7 @@ def test_the_status_tells_less_than_a_cent(
     assert "spent: $0.0021\n" in capsys.readouterr().out
 
 
-def test_what_no_pair_can_mend_stops_the_run_with_one_line_and_keeps_what_is_finished(
+def test_fatal_error_stops_and_keeps_finished_pairs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", SECRET)
@@ -109,7 +109,7 @@ def test_what_no_pair_can_mend_stops_the_run_with_one_line_and_keeps_what_is_fin
         assert not path.is_file() or SECRET not in path.read_text("utf-8", "replace")
 
 
-def test_a_model_that_cannot_be_asked_is_refused_before_anything_is_made(
+def test_unusable_model_is_rejected_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main([*words(tmp_path, THINKER), "-m", "m,nobody"])

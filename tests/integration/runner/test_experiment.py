@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_golden_patches_that_merge_pass_and_leave_every_documented_file(tmp_path: Path) -> None:
+def test_golden_pair_passes_with_all_files(tmp_path: Path) -> None:
     left = run_tiny(tmp_path, "oracle")
     evaluation = left.evaluation
     assert evaluation["overall_success"] is True
@@ -88,7 +88,7 @@ def test_agents_that_ask_no_model_show_none(
         assert "gemini" not in config + result.read_text()
 
 
-def test_a_conflict_that_a_union_merge_resolves_passes_but_not_strictly(tmp_path: Path) -> None:
+def test_union_merge_passes_but_not_strictly(tmp_path: Path) -> None:
     evaluation = run_tiny(tmp_path, "oracle", (1, 4)).evaluation
     assert evaluation["merged"]["merge_status"] == "conflict"
     assert evaluation["merged"]["strategy"] == "union"
@@ -114,7 +114,7 @@ def test_three_agents_share_a_task(tmp_path: Path) -> None:
     assert set(left.result["agents"]) == {"agent1", "agent2", "agent3"}
 
 
-def test_one_failing_agent_fails_the_pair_although_the_merge_is_clean(tmp_path: Path) -> None:
+def test_one_failing_agent_fails_the_pair(tmp_path: Path) -> None:
     script = write_script(
         tmp_path / "s.yaml",
         {1: [{"run": "echo nothing useful >>app.txt"}], 2: [{"apply": "two.patch"}]},
@@ -129,7 +129,7 @@ def test_one_failing_agent_fails_the_pair_although_the_merge_is_clean(tmp_path: 
     assert evaluation["overall_success"] is False
 
 
-def test_a_finished_pair_is_not_repeated_and_force_keeps_the_earlier_attempt(
+def test_force_keeps_the_earlier_attempt(
     tmp_path: Path,
 ) -> None:
     left = run_tiny(tmp_path, "oracle")

@@ -128,7 +128,7 @@ def test_force_pushes_and_orphan_branches_are_carried(tmp_path: Path) -> None:
     assert cloned(left, tmp_path / "clone")["agent1"] == tip
 
 
-def test_a_teammate_that_has_finished_is_told_of_and_the_push_is_kept(tmp_path: Path) -> None:
+def test_push_after_a_teammate_finished_is_kept(tmp_path: Path) -> None:
     left = share(
         tmp_path,
         [WAIT_END.format("agent2"), change(1), COMMIT, PUSH.format("agent1"), "git rev-parse HEAD"],

@@ -163,7 +163,7 @@ def test_without_messaging_there_is_no_command(tmp_path: Path) -> None:
     assert not (left.folder / "conversation.json").exists()
 
 
-def test_what_comes_during_the_last_step_is_on_record_as_not_delivered(tmp_path: Path) -> None:
+def test_message_in_the_last_step_is_undelivered(tmp_path: Path) -> None:
     arrived = "until [ -e /cooperbench/team/inbox/00000001 ]; do sleep 0.02; done"
     left = talk(tmp_path, [{"run": "send_message agent2 hello"}], [{"run": arrived}])
     (message,) = messages(left)

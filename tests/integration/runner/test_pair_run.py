@@ -55,7 +55,7 @@ def test_work_is_handed_in_whatever_was_done_to_git(tmp_path: Path, afterwards: 
     assert "debug.log" not in patch
 
 
-def test_a_repository_inside_the_repository_is_handed_in_as_files(tmp_path: Path) -> None:
+def test_nested_repository_is_collected_as_files(tmp_path: Path) -> None:
     patch = run_one(tmp_path, "mkdir sub && cd sub && git init -q && echo inner >file.txt").patch()
     assert "+++ b/sub/file.txt" in patch
     assert "Subproject" not in patch
@@ -117,7 +117,7 @@ def test_giving_up_is_an_outcome(tmp_path: Path) -> None:
     assert left.evaluation["agent1"]["success"] is False
 
 
-def test_hidden_tests_and_runner_configuration_come_from_the_dataset(tmp_path: Path) -> None:
+def test_tests_and_config_come_from_the_dataset(tmp_path: Path) -> None:
     cheat = [
         {
             "run": "echo true >tests/f1.sh; echo 'import os; os._exit(0)' >conftest.py; echo ok >>README.md"

@@ -26,7 +26,7 @@ def texts(left: Left) -> list[str]:
     return [message["message"] for message in left.json("conversation.json")["messages"]]
 
 
-def test_messages_go_through_the_redis_that_was_named_and_leave_nothing(tmp_path: Path) -> None:
+def test_messages_use_the_named_redis(tmp_path: Path) -> None:
     with socket_server() as server:
         client = RedisClient(server.url)
         client.execute("SET", "run:somebody-else", "stays")
@@ -84,9 +84,7 @@ def test_a_redis_that_is_killed_in_mid_run_costs_no_message(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "url", ["redis://192.0.2.1:PORT", "http://localhost", "redis://localhost:x"]
 )
-def test_a_redis_that_cannot_be_used_is_said_before_anything_is_made(
-    tmp_path: Path, url: str
-) -> None:
+def test_unusable_redis_is_rejected_first(tmp_path: Path, url: str) -> None:
     wrong = url.replace("192.0.2.1:PORT", f"localhost.invalid:{free_port()}")
     with pytest.raises(UserError) as caught:
         talk(tmp_path, wrong, [], [])
@@ -95,7 +93,7 @@ def test_a_redis_that_cannot_be_used_is_said_before_anything_is_made(
     assert not (tmp_path / "logs/r/coop").exists()
 
 
-def test_where_nothing_answers_on_localhost_one_is_started_and_stopped() -> None:
+def test_local_redis_is_started_and_stopped() -> None:
     with open_mailboxes(f"redis://localhost:{free_port()}", "r") as mailboxes:
         assert "started for this run" in mailboxes.description
         mailbox = mailboxes.make("pair", ["agent1", "agent2"])

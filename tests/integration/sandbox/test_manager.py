@@ -40,7 +40,7 @@ class OfflineBackend(PlainBackend):
     capabilities = Capabilities(networks=frozenset({"none"}))
 
 
-def test_a_network_policy_that_a_backend_does_not_have_is_refused() -> None:
+def test_unsupported_network_policy_is_rejected() -> None:
     with pytest.raises(UserError, match="'public'; it supports: none"):
         open_sandbox(
             OfflineBackend(), "x", timeout_seconds=60, options=SandboxOptions(network="public")
@@ -71,7 +71,7 @@ class DeadSandbox(PlainOwnSandbox):
         return super().exec("false")
 
 
-def test_a_backend_that_cuts_output_gives_an_error_not_half_a_file() -> None:
+def test_cut_output_is_an_error() -> None:
     own = TruncatingSandbox()
     sandbox = PlainSandbox(own, lifetime_seconds=60, workdir=own.folder)
     sandbox.write_file("file", b"x" * 5000)
@@ -88,7 +88,7 @@ def test_a_sandbox_that_says_nothing_is_dead() -> None:
     sandbox.terminate()
 
 
-def test_leaving_a_session_ends_its_sandboxes_and_threads_and_it_opens_no_more() -> None:
+def test_closed_manager_opens_no_sandboxes() -> None:
     options = SandboxOptions(network="public")
     with SandboxManager(PlainBackend()) as sandboxes:
         sandbox = sandboxes.open("x", timeout_seconds=60, options=options)

@@ -81,7 +81,7 @@ def test_a_flood_of_the_bell_ends_and_stops_nobody_else(
     assert time.monotonic() - started < 30
 
 
-def test_an_agent_without_its_message_files_and_git_directory_is_scored(tmp_path: Path) -> None:
+def test_agent_without_its_files_is_scored(tmp_path: Path) -> None:
     script = write_script(
         tmp_path / "script.yaml",
         {
@@ -153,9 +153,7 @@ def test_what_is_done_to_the_git_directory_is_no_failure_of_ours(
     remote.close()
 
 
-def test_a_host_that_is_short_of_descriptors_for_a_moment_costs_no_push(
-    sandboxes: dict[str, Sandbox], tmp_path: Path
-) -> None:
+def test_push_survives_a_lack_of_descriptors(sandboxes: dict[str, Sandbox], tmp_path: Path) -> None:
     remote = GitRemote(tmp_path / "team.git", AGENTS)
     for agent_id, sandbox in sandboxes.items():
         attach(remote, agent_id, sandbox)

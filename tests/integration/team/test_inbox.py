@@ -33,7 +33,7 @@ def inbox_with(texts: Sequence[str]) -> Inbox:
     return inbox
 
 
-def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
+def test_long_message_is_shortened() -> None:
     (message,) = inbox_with(["begin" + "x" * 1_000_000 + "end"]).incoming()
     assert len(message.text) < MAX_MESSAGE_CHARACTERS + 300
     assert message.text.startswith("beginx")
@@ -44,7 +44,7 @@ def test_of_a_long_text_both_ends_are_shown_and_where_the_whole_is() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 3 * MAX_MESSAGE_CHARACTERS), max_size=30))
-def test_whatever_comes_is_shown_once_in_order_and_never_too_much_at_a_time(
+def test_messages_are_shown_once_in_order(
     lengths: list[int],
 ) -> None:
     inbox = inbox_with([f"{number} ".ljust(length, "x") for number, length in enumerate(lengths)])
@@ -105,7 +105,7 @@ def test_whoever_sends_too_many_is_told_so(
 
 
 @BOTH_WAYS
-def test_what_an_agent_sends_in_the_background_is_taken_when_it_leaves(
+def test_background_messages_are_taken_at_the_end(
     agent_sandboxes: AgentSandboxes, streams: bool
 ) -> None:
     agent = agent_sandboxes.open(streams=streams)

@@ -84,7 +84,7 @@ def test_two_runs_on_one_server_do_not_see_each_other(
     assert texts_in(shared_redis, "one", "agent2") == ["for one", "again"]
 
 
-def test_what_somebody_else_writes_into_the_streams_reaches_nobody(
+def test_foreign_stream_entries_are_ignored(
     shared_redis: Server, open_redis: Callable[..., RedisMailbox]
 ) -> None:
     mailbox = open_redis(shared_redis.url, "foreign")
@@ -155,7 +155,7 @@ def test_readers_and_writers_wait_for_a_server_that_comes_back(
     assert received.texts == texts_in(fragile_redis, "waits", "agent2") == ["one", "two"]
 
 
-def test_a_server_killed_again_and_again_loses_and_doubles_nothing(
+def test_killed_server_loses_no_message(
     fragile_redis: Server, open_redis: Callable[..., RedisMailbox]
 ) -> None:
     mailbox = open_redis(fragile_redis.url, "again")
@@ -236,7 +236,7 @@ def test_closing_ends_whoever_waits_for_a_server_that_is_gone(
 # Load.
 
 
-def test_an_agent_that_floods_loses_nothing_and_does_not_stop_others(
+def test_flooding_does_not_stop_others(
     shared_redis: Server, open_redis: Callable[..., RedisMailbox]
 ) -> None:
     mailbox = open_redis(shared_redis.url, "flood")

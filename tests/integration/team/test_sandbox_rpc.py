@@ -45,9 +45,7 @@ def test_a_message_is_never_shown_both_ways(agent_sandboxes: AgentSandboxes, str
 
 
 @BOTH_WAYS
-def test_an_answer_is_not_missed_when_its_sender_finishes_at_once(
-    agent_sandboxes: AgentSandboxes, streams: bool
-) -> None:
+def test_last_answer_of_a_sender_arrives(agent_sandboxes: AgentSandboxes, streams: bool) -> None:
     for _ in range(4 if streams else 1):
         agent = agent_sandboxes.open(streams=streams)
         asked = threading.Event()
@@ -66,7 +64,7 @@ def test_an_answer_is_not_missed_when_its_sender_finishes_at_once(
         assert done.returncode == 0
 
 
-def test_what_came_before_the_question_is_no_answer_but_is_shown_in_order(
+def test_earlier_messages_are_not_answers(
     agent_sandboxes: AgentSandboxes,
 ) -> None:
     agent = agent_sandboxes.open()
@@ -103,7 +101,7 @@ def test_a_script_that_was_killed_is_replaced(
     assert [text for text in texts(agent) if "out" in text] == ["out 0", "out 1", "out 2"]
 
 
-def test_what_was_asked_for_while_the_script_was_not_running_is_done_once(
+def test_queued_calls_are_done_once(
     agent_sandboxes: AgentSandboxes,
 ) -> None:
     agent = agent_sandboxes.open()
@@ -177,7 +175,7 @@ class AwayMailbox(Mailbox):
         return super().post(sender, recipient, text, sender_step, lost=lost)
 
 
-def test_a_mailbox_that_fails_is_said_to_the_agent_and_to_the_harness(
+def test_mailbox_failure_reaches_agent_and_harness(
     agent_sandboxes: AgentSandboxes,
 ) -> None:
     mailbox = AwayMailbox(AGENTS)

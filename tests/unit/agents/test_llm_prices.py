@@ -45,7 +45,7 @@ def test_a_price_counts_from_when_it_is_known(monkeypatch: pytest.MonkeyPatch) -
     assert used(model).unpriced_calls == 0
 
 
-def test_usage_that_cannot_be_read_does_not_make_the_next_call_unpriced() -> None:
+def test_unreadable_usage_affects_one_call() -> None:
     model = "bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0"
     litellm = load_litellm()
     broken = litellm.ModelResponse(model=model.partition("/")[2])

@@ -91,7 +91,7 @@ def test_a_copy_of_the_frameworks_own_file_works(tmp_path: Path, name: str) -> N
         ("vertex_ai/gemini-3-flash-preview", "gcloud auth application-default login"),
     ],
 )
-def test_a_model_that_cannot_be_asked_is_refused_before_anything_is_made(
+def test_unusable_model_is_rejected_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, said: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -29,7 +29,7 @@ def make_recorder(paths: AgentPaths) -> Recorder:
     )
 
 
-def test_a_large_observation_keeps_both_ends_and_says_what_is_cut(paths: AgentPaths) -> None:
+def test_large_observation_keeps_both_ends(paths: AgentPaths) -> None:
     recorder = make_recorder(paths)
     size = 10 * KEPT_OBSERVATION_CHARACTERS
     command = "#" * size

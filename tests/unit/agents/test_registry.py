@@ -30,7 +30,7 @@ def test_a_dotted_path_is_an_agent_too() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nope", "there are: claude_code, .*mini_swe_agent, mini_swe_agent_v2, nop, .*scripted"),
+        ("nope", "available: claude_code, .*mini_swe_agent, mini_swe_agent_v2, nop, .*scripted"),
         ("no_such_module:Agent", "No module named"),
         ("cooperbench.agents.base:Missing", "Missing"),
         ("cooperbench.models:Usage", "needs a method run"),
@@ -63,7 +63,7 @@ def test_a_module_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPat
         registry.get_agent("nop")
 
 
-def test_plain_classes_and_functions_have_all_methods_of_an_agent(
+def test_plain_classes_get_default_methods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Agents of other packages need only `run`, and their other methods are used."""

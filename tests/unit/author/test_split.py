@@ -36,7 +36,7 @@ def test_a_merge_commit_is_its_change_to_the_first_parent(tmp_path: Path) -> Non
     assert split_branch(repository.path, "line", "main").feature_paths == ("shapes/line.py",)
 
 
-def test_pytest_options_stay_with_the_feature_and_conftest_goes_with_the_tests(
+def test_split_of_pytest_files(
     tmp_path: Path,
 ) -> None:
     repository = python_repository(tmp_path / "repo")

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
         (".conformance", "SandboxConformance"),
     ],
 )
-def test_what_backends_of_others_import_is_where_the_documentation_says(
-    module: str, names: str
-) -> None:
+def test_documented_import_paths_exist(module: str, names: str) -> None:
     there = import_module(f"cooperbench.eval.backends{module}")
     assert [name for name in names.split() if not hasattr(there, name)] == []
 
@@ -42,13 +40,13 @@ def test_local() -> None:
 
 def test_unknown_names_what_there_is() -> None:
     with pytest.raises(
-        UserError, match=r"unknown backend 'loacl'; there are: .*docker, .*gcp, .*local, .*modal"
+        UserError, match=r"unknown backend 'loacl'; available: .*docker, .*gcp, .*local, .*modal"
     ):
         backends.get_backend("loacl")
 
 
 @pytest.mark.parametrize("name", ["modal", "docker", "gcp"])
-def test_a_backend_that_cannot_work_here_says_what_to_do_in_one_line(name: str) -> None:
+def test_unusable_backend_is_one_line(name: str) -> None:
     try:
         assert callable(backends.get_backend(name).create_sandbox)
     except UserError as error:

@@ -37,7 +37,7 @@ def read(**given: object) -> dict[str, Any]:
     return read_section("mine", PARSERS, given, {"args": "SHARED_ARGS"})
 
 
-def test_a_keyword_comes_before_a_variable_and_a_variable_before_the_file(
+def test_keyword_beats_variable_beats_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert read() == {}
@@ -61,11 +61,11 @@ def test_a_keyword_comes_before_a_variable_and_a_variable_before_the_file(
 @pytest.mark.parametrize(
     ("filed", "given", "message"),
     [
-        ({}, {"colour": "red"}, r"the mine backend has no setting 'colour'; there are: size, kind"),
-        ({"colour": 1}, {}, r"config.json: `mine` has no setting 'colour'; there are: size, kind"),
+        ({}, {"colour": "red"}, r"the mine backend has no setting 'colour'; available: size, kind"),
+        ({"colour": 1}, {}, r"config.json: `mine` has no setting 'colour'; available: size, kind"),
         ([], {}, r"config.json: `mine` must be an object"),
         ({}, {"size": "large"}, r"mine setting size: 'large' is not valid; it is e.g. 2g"),
-        ({"kind": "c"}, {}, r"mine setting kind: 'c' is unknown; there are: a, b"),
+        ({"kind": "c"}, {}, r"mine setting kind: 'c' is unknown; valid values: a, b"),
         ({}, {"args": "A"}, r"mine setting args: 'A' is not NAME=VALUE"),
         ({}, {"args": "'A=1"}, r"mine setting args: No closing quotation"),
     ],

@@ -49,7 +49,7 @@ def call(logs: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[i
     return code, out, err
 
 
-def test_a_report_says_rates_with_n_and_everything_that_is_left_out(
+def test_report_shows_rates_and_what_is_left_out(
     logs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = call(logs, capsys, "report", "mixed", "--by", "repo")
@@ -185,7 +185,7 @@ def test_parquet_without_pyarrow_is_one_line(logs: Path) -> None:
 
 def test_mistakes_are_one_line(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, answer in (
-        (("report",), "no run given; in "),
+        (("report",), "no run given; available in "),
         (("report", "gud"), "no run 'gud'"),
         (("report", "mixed", "elsewhere"), "different datasets (mixed has dataset at revision"),
         (("compare", "good", "elsewhere"), "--anyway"),
@@ -242,9 +242,7 @@ def marked(logs: Path) -> list[PairKey]:
     return keys
 
 
-def test_pairs_without_a_reference_are_in_no_rate_and_unsound_ones_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_reference_is_in_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marked(tmp_path)
     code, out, _ = call(tmp_path, capsys, "report", "new", "--csv", str(tmp_path / "x.csv"))
     assert code == 0
@@ -351,7 +349,7 @@ def test_one_run_with_both_settings_gives_the_deficit(
     assert call(logs, capsys, "compare", "mixed:solo", "mixed:coop")[1] == whole
 
 
-def test_unconfirmed_successes_are_counted_wherever_rates_are_shown(
+def test_unconfirmed_successes_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("old", "new"):

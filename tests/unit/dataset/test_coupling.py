@@ -82,7 +82,7 @@ def test_classes(task: Task, features: tuple[int, ...], coupling: str | None) ->
     assert CouplingReader().coupling_of(Pair(task, features)) == coupling
 
 
-def test_a_measured_conflict_of_meaning_counts_until_a_file_changes(task: Task) -> None:
+def test_measured_conflict_counts_until_files_change(task: Task) -> None:
     group(task, 1, 3, failed=(3,))
     assert CouplingReader().coupling_of(Pair(task, (1, 3))) == "meaning"
     assert CouplingReader().coupling_of(Pair(task, (1, 3, 5))) == "meaning"

@@ -155,48 +155,48 @@ def test_subsets(dataset: Path) -> None:
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        ({"repo": "alpa_task"}, r"^no repository 'alpa_task'; there are: alpha_task, beta_task$"),
-        ({"repo": "alp\x1bha"}, r"^no repository 'alp\\\\x1bha'; there are"),
+        ({"repo": "alpa_task"}, r"^no repository 'alpa_task'; available: alpha_task, beta_task$"),
+        ({"repo": "alp\x1bha"}, r"^no repository 'alp\\\\x1bha'; available"),
         (
             {"task_id": 4},
-            r"^no task 4; there are: alpha_task 0, alpha_task 20, alpha_task 100, beta_task 3, beta",
+            r"^no task 4; available: alpha_task 0, alpha_task 20, alpha_task 100, beta_task 3, beta",
         ),
-        ({"repo": "beta", "task_id": 0}, r"^no task 0 in beta_task; there are: 3, 12$"),
+        ({"repo": "beta", "task_id": 0}, r"^no task 0 in beta_task; available: 3, 12$"),
         (
             {"features": [1, 99]},
-            r"^no pair with features 1,99 .*; there are: alpha_task/task0: 1,2, .*",
+            r"^no pair with features 1,99 .*; available: alpha_task/task0: 1,2, .*",
         ),
         (
             {"repo": "beta", "task_id": 12, "features": [1, 10]},
-            r"1,10 .*; there are: beta_task/task12: 1,2,3$",
+            r"1,10 .*; available: beta_task/task12: 1,2,3$",
         ),
         ({"features": [1]}, r"^features 1: name two or more, up to 16, each once, e\.g\. 1,2$"),
         ({"features": []}, r"^features \(none\): name two or more"),
         ({"features": [1, 2, 1]}, r"^features 1,2,1: name two or more, up to 16, each once"),
         ({"features": range(1, 18)}, r"^features 1,.*,17: name two or more, up to 16"),
         ({"group_sizes": [1, 3]}, r"^groups of 1 agents: a group has 2 to 16$"),
-        ({"group_sizes": [4]}, r"^no pair of 4 features .*; there are: alpha_task/task0: 1,2, .*"),
+        ({"group_sizes": [4]}, r"^no pair of 4 features .*; available: alpha_task/task0: 1,2, .*"),
         (
             {"group_sizes": [3], "features": [1, 2]},
             r"^no pair with features 1,2 of 3 features of the selected tasks",
         ),
         (
             {"group_sizes": [3], "subset": "small"},
-            r"^no pair of 3 features .* in subset 'small'; there are: beta",
+            r"^no pair of 3 features .* in subset 'small'; available: beta",
         ),
         ({"groups_per_task": 1, "subset": "small"}, r"^subset 'small' defines its own groups"),
-        ({"subset": "smal"}, r"^no subset 'smal' in .*subsets; there are: small, wide$"),
+        ({"subset": "smal"}, r"^no subset 'smal' in .*subsets; available: small, wide$"),
         (
             {"subset": "wide", "repo": "beta", "features": [1, 2]},
-            r"^no pair with features 1,2 .* in subset 'wide'; there are: alpha",
+            r"^no pair with features 1,2 .* in subset 'wide'; available: alpha",
         ),
         (
             {"subset": "small", "repo": "alpha"},
-            r"^no pair .* in subset 'small'; there are: beta_task/task12 f1_f2, beta_task/task12 f1_f3$",
+            r"^no pair .* in subset 'small'; available: beta_task/task12 f1_f2, beta_task/task12 f1_f3$",
         ),
         (
             {"repo": "alpha", "task_id": 20},
-            r"^no pair of 2 features of the selected tasks in .*; there are: alpha_task/task20: 7$",
+            r"^no pair of 2 features of the selected tasks in .*; available: alpha_task/task20: 7$",
         ),
     ],
 )

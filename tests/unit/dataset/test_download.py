@@ -101,7 +101,7 @@ def test_another_revision_replaces_it(hub: Hub, dest: Path) -> None:
     assert beside(dest) == ["dataset", "dataset.replaced-1", "dataset.replaced-2"]
 
 
-def test_a_broken_connection_is_continued_in_the_middle_of_a_file(hub: Hub, dest: Path) -> None:
+def test_broken_download_resumes_within_a_file(hub: Hub, dest: Path) -> None:
     # The library writes ten million bytes at a time, and continues after the last ones written.
     commit = hub.add_commit({**hub.commits[hub.branches["main"]], LARGE: os.urandom(12_000_000)})
     hub.cut_once[LARGE] = 11_000_000

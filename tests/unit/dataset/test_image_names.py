@@ -60,7 +60,7 @@ def test_wrong_templates(template: str) -> None:
 
 def test_an_unknown_placeholder_is_told_what_there_is() -> None:
     with pytest.raises(
-        UserError, match=r"\{name\}; there are: \{repo\}, \{short\}, \{task_id\}.*seeds, published"
+        UserError, match=r"\{name\}; available: \{repo\}, \{short\}, \{task_id\}.*seeds, published"
     ):
         image_name(TASK, "a/{name}")
 

@@ -115,7 +115,7 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
 def test_names_that_are_paths_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.json").write_text('{"tasks": []}')
     write(tmp_path, {"tasks": []}, "lite")
-    with pytest.raises(UserError, match=r"is not a valid name; there are: lite$"):
+    with pytest.raises(UserError, match=r"is not a valid name; available: lite$"):
         load_subset(tmp_path, name)
 
 
@@ -126,7 +126,7 @@ def test_listing(tmp_path: Path) -> None:
     (tmp_path / "subsets" / "README.md").touch()
     assert subset_names(tmp_path) == ("flash", "lite")
     assert load_subset(tmp_path, "flash") == ()
-    with pytest.raises(UserError, match=r"no subset 'lit' in .*; there are: lite, flash"):
+    with pytest.raises(UserError, match=r"no subset 'lit' in .*; available: lite, flash"):
         load_subset(tmp_path, "lit")
 
 

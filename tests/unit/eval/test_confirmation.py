@@ -121,9 +121,7 @@ def test_flaky_tests_may_end_either_way() -> None:
         ),
     ],
 )
-def test_a_file_or_module_with_the_name_of_a_decoy_is_not_a_decoy(
-    lines: tuple[str, ...], other: str
-) -> None:
+def test_file_named_like_a_decoy_is_no_decoy(lines: tuple[str, ...], other: str) -> None:
     suite = Suite(b"patch", "copies", (), ("TestA2",), 1, 1)
     golden = run(*lines, summary="1 failed, 1 passed in 0.01s")
     assert recorded(golden, suite).passed == [other]
@@ -168,7 +166,7 @@ def test_without_names_the_numbers_decide() -> None:
         assert find_disagreement(record, run(summary=summary), ())
 
 
-def test_tests_that_end_differently_in_a_second_golden_run_are_not_compared() -> None:
+def test_unstable_tests_are_not_compared() -> None:
     lines = ("FAILED t.py::test_other", "FAILED t.py::test_a_2", "PASSED t.py::test_a_1")
     second = run(*lines, summary="2 failed, 1 passed in 0.01s")
     stable = keep_stable(recorded(), second)

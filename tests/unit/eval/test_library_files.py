@@ -79,9 +79,7 @@ def test_a_new_module_that_code_names_is_library_code(
         "for path in folder.glob('*.py'): importlib.import_module(path.stem)",
     ],
 )
-def test_a_module_without_tests_that_code_may_load_is_library_code(
-    tmp_path: Path, line: str
-) -> None:
+def test_module_without_tests_is_library_code(tmp_path: Path, line: str) -> None:
     loader = text(f"{line}\n")
     library = {"pkg/core.py": loader, "pkg/test_text.py": text("def upper(text): ...\n")}
     assert kept_of(tmp_path / "library", library) == set(library)

@@ -40,7 +40,7 @@ def test_results_keep_their_order_also_where_jobs_have_jobs(tester: PatchTester)
     assert results == [[10 * tens + ones for ones in range(4)] for tens in range(5)]
 
 
-def test_an_error_is_raised_when_all_have_ended_and_frees_its_thread(tester: PatchTester) -> None:
+def test_error_is_raised_after_all_jobs_ended(tester: PatchTester) -> None:
     ended = []
 
     def fail() -> None:

@@ -408,7 +408,7 @@ def test_programs_and_links_are_no_data(tmp_path: Path, mode: str) -> None:
     assert Judged(tmp_path, after).work.dropped == (DroppedFile("src/testdata/run", "test_file"),)
 
 
-def test_settings_of_tests_that_the_golden_patch_changes_are_the_features(tmp_path: Path) -> None:
+def test_config_changed_by_golden_patch_is_allowed(tmp_path: Path) -> None:
     """Those that it leaves as they are, in the same kind of file, are not."""
     ini, real = "[tool.pytest.ini_options]\nmarkers = []\n", RealRepo(tmp_path / "real")
     base: Files = {

@@ -78,7 +78,7 @@ def test_an_outage_ends_within_a_process(tmp_path: Path, monkeypatch: pytest.Mon
         assert references.get(lab.task.feature(1)).installed
 
 
-def test_a_network_that_fails_while_tests_run_does_not_weaken_the_policy(tmp_path: Path) -> None:
+def test_outage_does_not_weaken_the_policy(tmp_path: Path) -> None:
     """The layer exists, and its tests fail for another reason; then the index is down."""
     index = PackageIndex()
 
@@ -164,7 +164,7 @@ def test_a_layer_whose_tests_fail_on_the_base_is_kept(tmp_path: Path) -> None:
     assert len(lab.backend.snapshots) == 1
 
 
-def test_decisions_are_kept_also_for_features_that_skipped_a_step(tmp_path: Path) -> None:
+def test_decisions_are_kept_for_skipped_steps(tmp_path: Path) -> None:
     lab = ReferenceLab(tmp_path, PackageIndex())
     with lab.process() as references:
         for number in (1, 2):
@@ -237,7 +237,7 @@ def test_failures_that_are_no_tests_are_not_repeated(tmp_path: Path) -> None:
     assert lab.steps == ["bare", "install", "layer"]
 
 
-def test_tests_that_always_failed_are_not_repeated_in_the_next_step(tmp_path: Path) -> None:
+def test_failed_tests_are_not_repeated(tmp_path: Path) -> None:
     def runner(call: Call) -> tuple[int, str]:
         return pytest_output(test_steady=True, test_broken=call.network == "public")
 
@@ -247,7 +247,7 @@ def test_tests_that_always_failed_are_not_repeated_in_the_next_step(tmp_path: Pa
     assert lab.steps == ["bare"] * 4 + ["install", "layer", "public"]
 
 
-def test_go_starts_with_the_layer_because_it_keeps_what_was_compiled(tmp_path: Path) -> None:
+def test_go_starts_with_the_dependency_layer(tmp_path: Path) -> None:
     lab = ReferenceLab(tmp_path, lambda _: pytest_output(test_steady=True))
     lab.task.runner_script.write_text("cd /workspace/repo\ngo test ./...\n")
     with lab.process() as references:
@@ -256,7 +256,7 @@ def test_go_starts_with_the_layer_because_it_keeps_what_was_compiled(tmp_path: P
     assert lab.notes == [], "the bare image would do"
 
 
-def test_no_package_manager_waits_for_a_network_that_is_not_there(tmp_path: Path) -> None:
+def test_package_managers_do_not_wait_offline(tmp_path: Path) -> None:
     lab = ReferenceLab(tmp_path, PackageIndex())
     with lab.process() as references:
         references.get(lab.task.feature(1))

@@ -109,9 +109,7 @@ def test_the_first_error_is_one_line(output: str, expected: str | None) -> None:
          "Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'x'"),
     ],
 )  # fmt: skip
-def test_the_error_of_a_tool_is_found_before_what_the_clean_up_prints(
-    output: str, expected: str
-) -> None:
+def test_tool_error_comes_before_cleanup_output(output: str, expected: str) -> None:
     assert first_error(f"Installing\n{output}\nRemoving untracked files…\n") == expected
 
 

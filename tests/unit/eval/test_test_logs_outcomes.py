@@ -137,9 +137,7 @@ def test_a_long_name_is_not_repeated_in_many_ids(output: str) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "-q", "-x -q -rN", "--tb=no --no-summary -q"])
-def test_pytest_is_asked_to_name_its_tests_whatever_its_runner_says(
-    tmp_path: Path, options: str
-) -> None:
+def test_pytest_always_names_its_tests(tmp_path: Path, options: str) -> None:
     (tmp_path / "test_a.py").write_text("def test_a():\n    pass\n")
     runner = tmp_path / "runner.sh"
     runner.write_text(

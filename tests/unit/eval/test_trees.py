@@ -87,7 +87,7 @@ def test_conflicts_that_no_union_resolves_have_no_result(
     assert result.detail.startswith(("CONFLICT", "warning", "Failed to merge submodule"))
 
 
-def test_a_file_added_to_a_moved_directory_conflicts_only_if_all_of_it_moved(
+def test_file_added_to_a_moved_directory(
     tmp_path: Path,
 ) -> None:
     def merged(base: dict[str, BaseFile | str | bytes], name: str) -> tuple[str, tuple[str, ...]]:

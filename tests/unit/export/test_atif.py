@@ -57,7 +57,7 @@ def make_pair(root: Path, **trajectories: dict[str, Any]) -> PairData:
     return pair
 
 
-def test_a_reply_and_what_came_of_it_are_one_step_under_the_model_s_names() -> None:
+def test_reply_and_result_are_one_step() -> None:
     calls = [
         {"id": "a1", "name": "bash", "arguments": "{}"},
         {"id": "a2", "name": "bash", "arguments": "{}"},
@@ -119,7 +119,7 @@ def test_any_entries_become_a_valid_document(entries: list[dict[str, Any]]) -> N
     Trajectory.model_validate_json(json.dumps(document).encode())
 
 
-def test_text_that_is_no_unicode_and_records_of_other_versions_do_not_break_it(
+def test_invalid_text_and_old_records_are_exported(
     tmp_path: Path,
 ) -> None:
     odd = {
@@ -139,7 +139,7 @@ def test_text_that_is_no_unicode_and_records_of_other_versions_do_not_break_it(
     ]
 
 
-def test_the_pair_s_document_says_whether_and_on_what_it_was_judged(tmp_path: Path) -> None:
+def test_document_has_the_verdict(tmp_path: Path) -> None:
     kinds: dict[tuple[int, ...], Kind] = {(1, 2): "unsound", (1, 3): "no_reference"}
     write_run(tmp_path, "r", layout(1, 1, 2), lambda key: kinds[key.features])
     about = [pair_documents("r", pair)["pair"]["extra"] for pair in load_run(tmp_path, "r").pairs]
@@ -150,7 +150,7 @@ def test_the_pair_s_document_says_whether_and_on_what_it_was_judged(tmp_path: Pa
     assert about[1]["verdicts"] is None
 
 
-def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
+def test_pairs_without_trajectories_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_pair(tmp_path)
@@ -160,7 +160,7 @@ def test_pairs_without_trajectories_are_named_and_nothing_at_all_is_an_error(
         export_run(load_run(tmp_path, "r"), "atif", tmp_path / "out")
     with pytest.raises(
         UserError,
-        match="no format 'cvs'; there are: csv, parquet, junit, leaderboard, inspect, atif",
+        match="no format 'cvs'; available: csv, parquet, junit, leaderboard, inspect, atif",
     ):
         export_run(load_run(tmp_path, "r"), "cvs", tmp_path / "out")
     assert not (tmp_path / "out").exists()

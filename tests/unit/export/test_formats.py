@@ -102,7 +102,7 @@ def test_junit_has_a_test_for_each_pair_and_errors_apart(
     assert "without a verdict (" in capsys.readouterr().err
 
 
-def test_junit_skips_a_pair_without_a_reference_and_marks_an_unsound_one(tmp_path: Path) -> None:
+def test_junit_marks_no_reference_and_unsound(tmp_path: Path) -> None:
     kinds: dict[tuple[int, ...], Kind] = {
         (1, 2): "no_reference",
         (1, 3): "unsound",

@@ -44,7 +44,7 @@ def test_each_pair_is_a_sample_and_has_scores_or_an_error(tmp_path: Path) -> Non
     assert results["completed_samples"] == len([pair for pair in run.pairs if pair.verdicts])
 
 
-def test_the_same_run_gives_the_same_bytes_and_an_unknown_price_no_cost(tmp_path: Path) -> None:
+def test_export_is_deterministic(tmp_path: Path) -> None:
     paths = write_run(tmp_path, "r", {"x_task": {1: [(1, 2)]}})
     result_file = paths.pair_named("coop", "x_task", 1, (1, 2)).result
     result = json.loads(result_file.read_text())

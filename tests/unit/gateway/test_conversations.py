@@ -108,9 +108,7 @@ def check_valid(api_format: str, body: Json) -> None:
 
 
 @EACH_API_FORMAT
-def test_a_message_comes_before_the_next_call_and_stays_where_it_was(
-    at_work: AtWork, api_format: str
-) -> None:
+def test_message_keeps_its_position(at_work: AtWork, api_format: str) -> None:
     conversations, program = Conversations(at_work.session), Program(api_format, "do it")
     calls = [program.shell("c1", "ls"), program.shell("c2", "pwd")]
     first = ask(conversations, program, Turn("let me see", calls))

@@ -204,7 +204,7 @@ def test_a_tool_of_the_provider_beside_functions_is_removed() -> None:
     assert allowed.body["tools"] == [{**group, "tools": [FUNCTION["responses"]]}]
 
 
-def test_results_of_the_providers_tools_cannot_be_smuggled_through_litellm() -> None:
+def test_provider_tool_results_are_filtered() -> None:
     fields = {"thought_signatures": ["s"], "compaction_blocks": [IMAGE_BY_URL], "tool_results": []}
     message = {"role": "assistant", "content": "hi", "provider_specific_fields": fields}
     (allowed,) = allow_request("chat", {"messages": [message]}).body["messages"]

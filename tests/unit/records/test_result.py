@@ -107,7 +107,7 @@ def test_a_finished_pair_without_digests_is_kept(tmp_path: Path, agents: object)
     assert is_undamaged(paths)
 
 
-def test_archived_attempts_are_added_to_a_result_from_another_machine(tmp_path: Path) -> None:
+def test_archived_attempts_are_added_to_copies(tmp_path: Path) -> None:
     paths = ExperimentPaths(tmp_path, "run")
     folder = paths.pair(PAIR, "coop").folder
     error = make_error(ResultError, paths, PAIR, "coop", InfraError("the sandbox did not start"))

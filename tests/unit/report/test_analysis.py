@@ -49,7 +49,7 @@ def made(
     return load_run(logs, name)
 
 
-def test_a_comparison_is_over_the_same_pairs_and_names_the_others(tmp_path: Path) -> None:
+def test_comparison_uses_common_pairs(tmp_path: Path) -> None:
     before = made(tmp_path, "before", {0, 1, 2, 3, 4, 9}, without={10})
     after = made(tmp_path, "after", {0, 1, 5, 11}, without={9, 10})
     ((first, second),) = sides_to_compare([(before, None), (after, None)])
@@ -88,7 +88,7 @@ def test_solo_against_coop_is_the_deficit_whatever_the_order(tmp_path: Path) -> 
     assert paired.coordination_deficit == compare_sides(first, second).coordination_deficit
 
 
-def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: Path) -> None:
+def test_solo_run_is_matched_by_agent_and_model(tmp_path: Path) -> None:
     runs = [
         made(tmp_path, "coop-a", {0}, model="a"),
         made(tmp_path, "solo-b", {0, 1}, "solo", model="b"),
@@ -100,7 +100,7 @@ def test_solo_and_coop_of_two_runs_belong_together_by_agent_and_model(tmp_path: 
     assert (shown.first, shown.second, shown.n) == (found.first, found.second, found.n)
 
 
-def test_what_another_model_does_alone_is_no_measure_of_cooperation(
+def test_solo_of_another_model_is_not_matched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = [

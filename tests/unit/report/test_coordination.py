@@ -106,7 +106,7 @@ def test_broken_files_are_problems_and_never_tracebacks(tmp_path: Path, content:
     json.dumps(asdict(found))
 
 
-def test_commands_that_call_for_messages_count_and_those_that_name_them_do_not(
+def test_message_commands_are_counted(
     tmp_path: Path,
 ) -> None:
     pair = one_pair(tmp_path)

@@ -122,9 +122,7 @@ def test_a_label_is_kept_with_its_proof_and_its_price(tmp_path: Path, server: Mo
     assert judgement(pair) == record
 
 
-def test_an_answer_that_does_not_hold_is_asked_for_again_and_never_believed(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_invalid_answer_is_asked_for_again(tmp_path: Path, server: ModelServer) -> None:
     server.script(
         "",
         [

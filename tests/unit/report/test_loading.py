@@ -45,7 +45,7 @@ def by_kind(tmp_path: Path) -> dict[Kind, PairData]:
     return {of_every_kind(pair.key): pair for pair in run.pairs}
 
 
-def test_every_kind_of_end_has_its_state_and_only_verdicts_are_rates(tmp_path: Path) -> None:
+def test_every_ending_has_its_state(tmp_path: Path) -> None:
     pairs = by_kind(tmp_path)
     assert {kind: pair.state for kind, pair in pairs.items()} == {
         "passed": "passed", "union": "passed", "conflict": "failed", "capability": "failed",
@@ -168,7 +168,7 @@ def test_a_run_without_config_or_pairs_says_so(tmp_path: Path) -> None:
 
 def test_an_unknown_run_is_one_line_with_what_there_is(tmp_path: Path) -> None:
     write_run(tmp_path, "first", layout(1, 1, 1))
-    with pytest.raises(UserError, match=r"no run 'frist' in .*; there are: first"):
+    with pytest.raises(UserError, match=r"no run 'frist' in .*; available: first"):
         load_run(tmp_path, "frist")
     assert resolve_run(f"{tmp_path}/first/", tmp_path / "nowhere").name == "first"
     with pytest.raises(UserError, match="is not a valid experiment name"):
@@ -251,9 +251,7 @@ def test_models_of_agents_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["result.json", "eval.json", "conversation.json", "config.json", "summary.json"]
 )
-def test_a_pipe_in_place_of_a_file_is_a_problem_and_does_not_hang(
-    tmp_path: Path, name: str
-) -> None:
+def test_pipe_in_place_of_a_file_does_not_hang(tmp_path: Path, name: str) -> None:
     pairs = layout(1, 1, 1)
     write_run(tmp_path, "r", pairs, lambda _: "passed")
     (path,) = tmp_path.rglob(name)

@@ -108,7 +108,7 @@ def test_what_cannot_be_known_does_not_count(message: str) -> None:
     assert named(message) == []
 
 
-def test_the_evidence_is_a_place_in_the_message_and_a_line_of_the_patch() -> None:
+def test_evidence_has_message_and_patch_positions() -> None:
     (mention,) = named("Hello.\n - I change `Money.split`", "again Money.split")
     assert (mention.name, mention.messages) == ("Money.split", (1, 2))
     (touch,) = mention.touches

@@ -70,7 +70,7 @@ def test_tasks_that_agree_by_luck_do_not_narrow_the_interval() -> None:
     assert lucky.high - 0.5 > independent.high - 0.5
 
 
-def test_retention_is_a_ratio_of_sums_with_an_interval_over_tasks() -> None:
+def test_retention_is_a_ratio_of_sums() -> None:
     coop = of_tasks([1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0])
     solo = of_tasks([1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0])
     found = ratio(coop, solo)
@@ -106,7 +106,7 @@ def test_pairs_that_hang_together_need_clusters_to_be_covered() -> None:
     st.sampled_from(METHODS),
     st.randoms(use_true_random=False),
 )
-def test_a_rate_stays_within_its_bounds_whatever_comes_in_whatever_order(
+def test_rate_stays_within_its_bounds(
     tasks: list[list[float]], method: Method, source: random.Random
 ) -> None:
     observations = of_tasks(*tasks)

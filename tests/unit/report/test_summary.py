@@ -100,7 +100,7 @@ def test_every_state_is_counted_and_rates_are_over_verdicts(tmp_path: Path) -> N
     assert "\x1b" not in text
 
 
-def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
+def test_no_reference_is_no_error(
     tmp_path: Path,
 ) -> None:
     paths = ExperimentPaths(tmp_path, "r")
@@ -148,7 +148,7 @@ def test_pairs_without_a_reference_are_no_errors_and_unsound_ones_are_marked(
     assert "unsound" not in summary_text(saved(paths), "logs/r")
 
 
-def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report(
+def test_old_records_have_the_same_state(
     tmp_path: Path,
 ) -> None:
     """Such files have no status, and not all of today's verdicts."""
@@ -172,7 +172,7 @@ def test_a_record_of_an_earlier_version_has_the_same_state_in_summary_and_report
     assert "1 could not be read" in summary_text(saved(paths), "logs/r")
 
 
-def test_pairs_of_earlier_calls_stay_in_the_summary_and_stray_folders_do_not_matter(
+def test_summary_keeps_pairs_of_earlier_calls(
     tmp_path: Path,
 ) -> None:
     paths = ExperimentPaths(tmp_path, "r")
@@ -221,7 +221,7 @@ def test_what_sandboxes_use_adds_up_over_calls(tmp_path: Path) -> None:
     )
 
 
-def test_hours_of_resources_of_unknown_size_are_left_out_and_older_summaries_can_be_read(
+def test_unknown_resource_sizes_are_left_out(
     tmp_path: Path,
 ) -> None:
     paths = ExperimentPaths(tmp_path, "r")

@@ -56,7 +56,7 @@ def test_an_experiment_that_never_began_takes_other_settings(tmp_path: Path) -> 
         config.check_against_disk()
 
 
-def test_pair_without_a_complete_result_does_not_fix_the_configuration(tmp_path: Path) -> None:
+def test_incomplete_result_does_not_fix_the_config(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     config.save()
     pair = config.paths.root / "coop/repo/1/f1_f2"

@@ -24,7 +24,7 @@ def pair_of(*features: int) -> Pair:
     return Pair(Task("t", 1, Path("t"), features), features)
 
 
-def test_slots_are_filled_in_order_and_agents_that_ask_nobody_have_no_model(tmp_path: Path) -> None:
+def test_agents_and_models_fill_slots_in_order(tmp_path: Path) -> None:
     first, second = tmp_path / "a.yaml", tmp_path / "b,c.yaml"
     first.touch()
     second.touch()
@@ -65,7 +65,7 @@ def test_a_wrong_assignment_is_refused(tmp_path: Path, change: dict[str, Any], s
         replace(make_config(tmp_path), **change).agent_specs(pair_of(1, 2, 3))
 
 
-def test_an_experiment_with_one_value_continues_and_one_with_other_configs_does_not(
+def test_resume_rejects_other_configs(
     tmp_path: Path,
 ) -> None:
     config = replace(make_config(tmp_path), agent=THINKER, model="x")

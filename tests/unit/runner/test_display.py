@@ -50,7 +50,7 @@ def test_the_lines_are_those_of_the_documentation(tmp_path: Path) -> None:
     assert re.fullmatch(r"\[Task 1/12\] ✓ Complete in [\d.]+s", lines[6])
 
 
-def test_who_waits_for_a_provider_is_said_once_and_when_it_is_over(tmp_path: Path) -> None:
+def test_waiting_agents_are_shown_once(tmp_path: Path) -> None:
     pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
     stream = io.StringIO()
     plain = Display(stream)
@@ -72,7 +72,7 @@ def test_who_waits_for_a_provider_is_said_once_and_when_it_is_over(tmp_path: Pat
     assert "waits" not in shown.get()
 
 
-def test_the_live_display_shows_steps_cost_and_phase_of_each_agent(tmp_path: Path) -> None:
+def test_live_display_shows_each_agent(tmp_path: Path) -> None:
     pair = Pair(Task("tiny_task", 7, tmp_path, (1, 2)), (1, 2))
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
     live = LiveDisplay(console)
@@ -183,7 +183,7 @@ def test_a_verdict_says_what_went_wrong(
     assert verdict_text(evaluated_as(evaluation)) == said
 
 
-def test_a_pair_without_a_reference_is_told_and_counted_apart_from_errors(tmp_path: Path) -> None:
+def test_no_reference_is_counted_apart(tmp_path: Path) -> None:
     evaluation = {
         "status": "no_reference",
         "error": "feature 2: the golden patch does not pass: \x1b[2Jboom",

@@ -353,7 +353,7 @@ def _pid_of_channel() -> str:
     return "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
 
 
-def test_a_chatty_background_process_is_neither_killed_nor_allowed_to_fill_the_disk(
+def test_background_output_is_limited(
     tmp_path: Path,
 ) -> None:
     channel, process = start(tmp_path / "scratch")

@@ -111,7 +111,7 @@ def lost_numbers(loss: float, seed: int = 0, count: int = 400) -> list[int]:
     return lost
 
 
-def test_loss_is_the_same_each_time_and_grows_with_its_probability() -> None:
+def test_loss_is_reproducible_and_monotonic() -> None:
     lost = lost_numbers(0.3)
     assert lost == lost_numbers(0.3)
     assert 90 <= len(lost) <= 150

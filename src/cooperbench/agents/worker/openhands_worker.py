@@ -242,7 +242,7 @@ def section(config: JsonObject, name: str, allowed: set[str]) -> JsonObject:
     for key in settings:
         if key not in allowed:
             names = ", ".join(sorted(allowed))
-            raise BadConfig(f"{name} has no setting {key!r}; there are: {names}")
+            raise BadConfig(f"{name} has no setting {key!r}; available: {names}")
     return dict(settings)
 
 

@@ -302,7 +302,7 @@ def _docker_address(docker: Any) -> tuple[str, dict[str, Any]]:
         ) from error
     if context is None and name:
         names = ", ".join(sorted(context.Name for context in docker.ContextAPI.contexts()))
-        raise UserError(f"DOCKER_CONTEXT is {name!r}, which does not exist; there are: {names}")
+        raise UserError(f"DOCKER_CONTEXT is {name!r}, which does not exist; available: {names}")
     if context is None or context.Name == "default" or not context.Host:
         return "unix:///var/run/docker.sock", {}
     if context.TLSConfig:

@@ -140,9 +140,7 @@ def test_a_call_that_hangs_ends_with_the_time_limit(
     assert time.monotonic() - begun < 60
 
 
-def test_background_processes_neither_keep_it_nor_change_its_work(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_background_processes_are_ended(tmp_path: Path, server: ModelServer) -> None:
     tongue = TONGUES["claude_code"]
     busy = "(setsid sh -c 'while :; do echo more >>late.txt; sleep 0.01; done' >/dev/null 2>&1 &) ; sleep 0.2"
     left = solo(tmp_path, server, "claude_code", [tongue.run(busy), *tongue.last_words])
@@ -161,9 +159,7 @@ def test_limits_of_steps_end_it(tmp_path: Path, server: ModelServer) -> None:
     assert left.result["agents"]["solo"]["steps"] == 3
 
 
-def test_nothing_but_the_gateway_is_reached_and_only_with_its_token(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_only_the_gateway_is_reachable(tmp_path: Path, server: ModelServer) -> None:
     tongue = TONGUES["claude_code"]
     node = "$(echo /cooperbench/programs/node_modules/node-linux-*/bin/node)"
     asked = (

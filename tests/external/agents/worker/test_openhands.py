@@ -176,7 +176,7 @@ def test_an_empty_account_stops_the_run_also_later_on(
         play(tmp_path, server, setting="solo")
 
 
-def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
+def test_provider_failures_are_retried(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SDK would ask again; what it asks then is the pair's second attempt."""

@@ -156,7 +156,7 @@ def test_a_provider_that_does_not_go_on_is_an_outcome(
     assert agent["status"] == status
 
 
-def test_a_provider_may_fail_for_as_long_as_the_harness_is_patient(
+def test_provider_failures_are_retried(
     tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SWE-agent would ask again; what it asks then is the pair's second attempt."""

@@ -120,7 +120,7 @@ def test_command_line_agents_work_in_containers(
     assert "eth0" not in told, "no network"
 
 
-def test_an_image_without_the_libraries_of_their_programs_is_one_line(
+def test_missing_libraries_are_one_line(
     docker: DockerBackend, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(DATA))

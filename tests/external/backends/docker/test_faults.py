@@ -137,7 +137,7 @@ def test_something_that_is_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_an_unknown_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONTEXT", "no-such-context")
-    with pytest.raises(UserError, match=r"no-such-context.*there are: .*default"):
+    with pytest.raises(UserError, match=r"no-such-context.*available: .*default"):
         connect()
 
 

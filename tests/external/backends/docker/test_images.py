@@ -108,9 +108,7 @@ def test_a_changed_dockerfile_is_built_again(docker: DockerBackend, tmp_path: Pa
     sandbox.terminate()
 
 
-def test_a_container_of_the_users_from_an_agents_image_is_not_ours(
-    docker: DockerBackend, tmp_path: Path
-) -> None:
+def test_clean_keeps_containers_of_the_user(docker: DockerBackend, tmp_path: Path) -> None:
     image = docker.prepare(write_buildable(tmp_path))
     config = docker.engine.api.inspect_image(image.agent_ref)["Config"]
     assert config["Labels"][OWNER] == ""

@@ -117,7 +117,7 @@ def test_what_a_judged_command_started_ends_with_the_harness(sandbox: DockerSand
     assert time.monotonic() - started < 30
 
 
-def test_a_judged_command_whose_files_cannot_be_written_is_not_run(sandbox: DockerSandbox) -> None:
+def test_test_command_needs_its_files(sandbox: DockerSandbox) -> None:
     sandbox.write_file("/dev/full", b"x" * 100_000)
     # Podman may lose a container's last words when input of it is left.
     why = r"(No space left|connection reset by peer)" if sandbox._engine.podman else "No space left"

@@ -181,7 +181,7 @@ def test_an_engine_that_does_not_answer_about_one_container(
 
 
 @pytest.mark.parametrize("judged", [False, True])
-def test_the_engines_process_beside_a_container_being_killed_is_nobodys_doing(
+def test_killed_shim_is_not_the_agents_fault(
     docker: DockerBackend, base_image: str, engine_kind: str, judged: bool
 ) -> None:
     if engine_kind != "docker":

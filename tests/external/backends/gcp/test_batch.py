@@ -102,9 +102,7 @@ def assert_nothing_left(cloud: Cloud, experiment: Experiment) -> None:
     assert not (experiment.paths.root / "batch.json").exists()
 
 
-def test_one_job_with_several_images_gives_the_verdicts_of_the_local_backend(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_batch_and_local_verdicts_agree(cloud: Cloud, tmp_path: Path) -> None:
     there, here = make_both(tmp_path, (7, 8, 9))
     (tmp_path / "data/tiny_task/task8/setup.sh").write_text("echo no luck; exit 3\n")
     for experiment in (there, here):
@@ -208,9 +206,7 @@ def test_a_killed_harness_finds_its_job_again(
     assert_nothing_left(cloud, there)
 
 
-def test_what_a_job_that_is_found_again_says_of_other_patches_is_judged_anew(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_verdicts_on_other_patches_are_discarded(cloud: Cloud, tmp_path: Path) -> None:
     there, here = make_both(tmp_path, features=(1, 2))
     gate = threading.Event()
     cloud.batch.fate = lambda task, attempt: "run" if gate.wait(120) else "never"
@@ -245,9 +241,7 @@ def test_all_settings_of_a_run_are_one_job(cloud: Cloud, tmp_path: Path) -> None
     assert_nothing_left(cloud, there)
 
 
-def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_interrupt_keeps_verdicts_and_ends_the_job(cloud: Cloud, tmp_path: Path) -> None:
     there, _ = make_both(tmp_path)
     cloud.batch.fate = lambda task, attempt: "run" if task.index == 0 else "never"
     harness = start_harness(there, cloud, tmp_path / "cache")
@@ -261,9 +255,7 @@ def test_an_interrupted_harness_keeps_what_is_there_and_ends_the_job(
     assert_nothing_left(cloud, there)
 
 
-def test_what_a_vanished_job_has_not_judged_is_recorded_and_judged_next_time(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_vanished_job_is_evaluated_again(cloud: Cloud, tmp_path: Path) -> None:
     there, here = make_both(tmp_path)
     cloud.batch.fate = lambda task, attempt: "never" if task.index else "run"
 
@@ -291,9 +283,7 @@ def test_what_a_vanished_job_has_not_judged_is_recorded_and_judged_next_time(
     assert_nothing_left(cloud, there)
 
 
-def test_a_task_that_runs_over_its_time_is_recorded_and_judged_again_next_time(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_timed_out_task_is_evaluated_again(cloud: Cloud, tmp_path: Path) -> None:
     there, _ = make_both(tmp_path, features=(1, 2))
     cloud.batch.fate = lambda task, attempt: "overrun"
     judge(there)
@@ -335,9 +325,7 @@ def test_a_run_sends_its_evaluations_as_one_job_at_the_end(cloud: Cloud, tmp_pat
     assert cloud.objects() == []
 
 
-def test_clean_removes_the_job_of_a_killed_harness_and_the_same_command_starts_anew(
-    cloud: Cloud, tmp_path: Path
-) -> None:
+def test_clean_removes_the_job_of_a_killed_run(cloud: Cloud, tmp_path: Path) -> None:
     there, here = make_both(tmp_path, features=(1, 2))
     cloud.batch.fate = lambda task, attempt: "never"
     harness = start_harness(there, cloud, tmp_path / "cache")
@@ -415,7 +403,7 @@ def test_the_job_uses_every_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert f"{volume.mount_path}:{volume.mount_path}" in spec.runnables[1].container.volumes
 
 
-def test_sandboxes_of_a_job_reach_the_world_but_not_the_identity_of_their_machine(
+def test_job_sandboxes_cannot_read_the_identity(
     tmp_path: Path,
 ) -> None:
     """What a task runs first, tried in the kernel; each task of a machine does so."""

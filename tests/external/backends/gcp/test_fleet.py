@@ -146,7 +146,7 @@ def test_a_machine_that_is_not_ours_is_not_talked_to(
         ),
     ],
 )
-def test_what_google_refuses_is_said_with_the_command_that_fixes_it(
+def test_refusals_name_the_command_that_fixes_them(
     compute: ComputeServer, gcp: GCPBatchBackend, refusal: Refused, line: str
 ) -> None:
     compute.refusal = refusal
@@ -184,7 +184,7 @@ def test_a_judged_command_is_seen_from_outside_the_sandbox(
         sandbox.run(["true"])
 
 
-def test_containers_reach_the_world_but_not_the_identity_of_their_machine(
+def test_containers_cannot_read_the_identity(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
 ) -> None:
     """By the rules that the start-up script gives to the kernel of the machine that the sandboxes are on."""
@@ -203,7 +203,7 @@ def test_containers_reach_the_world_but_not_the_identity_of_their_machine(
         assert all(sealed.run(attempt(place)).returncode for place in PLACES)
 
 
-def test_a_machine_that_cannot_keep_its_identity_has_no_sandboxes(
+def test_no_sandboxes_if_the_identity_is_exposed(
     compute: ComputeServer, gcp: GCPBatchBackend, gcp_base: str
 ) -> None:
     compute.filters = False

@@ -97,7 +97,7 @@ def test_what_modal_does_not_want_just_now_is_asked_for_again(
     assert plane.running() == []
 
 
-def test_leftovers_that_cannot_be_looked_for_do_not_keep_a_run_from_beginning(
+def test_run_starts_if_leftovers_cannot_be_listed(
     plane: Plane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)

@@ -103,9 +103,7 @@ def test_a_run_that_is_told_to_stop_leaves_nothing_running(
     assert not list((tmp_path / "logs").rglob("result.json"))
 
 
-def test_work_is_taken_by_other_tools_where_an_agent_broke_its_own(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_patch_is_collected_with_a_broken_git(plane: Plane, tmp_path: Path) -> None:
     write_buildable(tmp_path / "data")
     plane.add_dataset(tmp_path / "data")
     left = run_tiny(

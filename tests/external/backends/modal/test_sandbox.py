@@ -113,7 +113,7 @@ def test_a_gpu_means_the_older_kind_of_sandbox(
         ("gpu", "A100; rm", "T4"),
         ("images", "always", "auto, registry, build"),
         ("allow_domains", "http://pypi.org", "pypi.org"),
-        ("colour", "red", "there are: app, cpu"),
+        ("colour", "red", "available: app, cpu"),
     ],
 )
 def test_a_setting_that_cannot_be(plane: Plane, name: str, value: str, words: str) -> None:

@@ -203,9 +203,7 @@ def test_an_opinion_is_shown_apart_and_only_where_there_is_one(
     browser.assert_silent()
 
 
-def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(
-    browser: Browser, page: Path
-) -> None:
+def test_unfinished_and_broken_pairs_are_marked(browser: Browser, page: Path) -> None:
     killed = next(key for key in keys_of(PAIRS) if coop_kind(key) == "killed")
     browser.open(page, address_of(killed.repo, killed.task_id, "f{}_f{}".format(*killed.features)))
     assert "running" in browser.text("main")
@@ -218,9 +216,7 @@ def test_pairs_without_an_end_or_with_broken_files_are_shown_as_such(
     browser.assert_silent()
 
 
-def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_no_reference_and_unsound_are_distinct(browser: Browser, tmp_path: Path) -> None:
     pairs = layout(1, 2, 6)
     unsound, without, *_ = keys_of(pairs)
     kinds: dict[PairKey, Kind] = {unsound: "unsound", without: "no_reference"}
@@ -267,9 +263,7 @@ def test_pairs_without_a_reference_and_unsound_pairs_are_told_apart(
     browser.assert_silent()
 
 
-def test_suspicious_pairs_are_counted_and_their_evidence_is_shown(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_suspicious_pairs_show_their_evidence(browser: Browser, tmp_path: Path) -> None:
     pairs = layout(1, 2, 4)
     key, *_ = keys_of(pairs)
     write_run(tmp_path, "r", pairs, lambda one: "suspicious" if one == key else "passed")
@@ -389,9 +383,7 @@ def test_hundreds_of_pairs_come_as_one_scrolls(browser: Browser, tmp_path: Path)
     browser.assert_silent()
 
 
-def test_rows_come_also_when_one_scrolls_on_before_the_next_frame(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_fast_scrolling_renders_all_rows(browser: Browser, tmp_path: Path) -> None:
     """The end of the table is then in sight before and after: no change that an observer would tell of."""
     write_run(tmp_path, "many", layout(4, 10, 250), "passed", style=Style(bare=True))
     build_page([load_run(tmp_path, "many")], tmp_path / "many.html")

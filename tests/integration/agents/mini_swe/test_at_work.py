@@ -91,9 +91,7 @@ def test_two_models_talk_to_each_other_and_pass_on_the_demo(
         assert record["sandbox_seconds"] > 0
 
 
-def test_a_partners_message_is_a_user_message_before_the_next_step(
-    tmp_path: Path, server: ModelServer
-) -> None:
+def test_message_arrives_before_the_next_step(tmp_path: Path, server: ModelServer) -> None:
     """agent2 is held up until agent1 has written; then it is asked again, with the message."""
 
     def second(request: Request) -> Answer:

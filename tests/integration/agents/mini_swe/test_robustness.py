@@ -131,7 +131,7 @@ def test_an_outage_does_not_end_as_the_agents_time_limit(
     [{"time_limit": 3}, {"config": {"agent": {"wall_time_limit_seconds": 3}}}],
     ids=["run", "config"],
 )
-def test_waiting_for_a_provider_that_fails_is_not_the_agents_time(
+def test_provider_failures_do_not_count_as_agent_time(
     tmp_path: Path, server: ModelServer, options: dict[str, Any]
 ) -> None:
     outage = [error(503, retry_after="2"), Failure(500, hold=1.5)]
@@ -160,7 +160,7 @@ def test_waiting_for_a_provider_that_fails_is_not_the_agents_time(
         (error(400, "Unknown parameter: 'temprature'"), "rejects the request: .*temprature"),
     ],
 )
-def test_what_no_pair_would_fare_better_with_stops_the_run_with_one_line(
+def test_fatal_model_errors_stop_the_run(
     tmp_path: Path, server: ModelServer, reply: Any, said: str
 ) -> None:
     with pytest.raises(UserError, match=said) as caught:
@@ -223,7 +223,7 @@ def test_how_an_agent_may_end_with_its_work_handed_in(
         ),
     ],
 )
-def test_a_wrong_form_is_told_to_the_model_and_counts_only_in_a_row(
+def test_format_errors_count_only_in_a_row(
     tmp_path: Path, server: ModelServer, agent: str, wrong: Answer, told: str
 ) -> None:
     right = act(agent, "true")
@@ -236,7 +236,7 @@ def test_a_wrong_form_is_told_to_the_model_and_counts_only_in_a_row(
 
 
 @pytest.mark.parametrize("cost_limit", [None, 100.0])
-def test_the_frameworks_limit_does_not_undercut_the_one_asked_for(
+def test_framework_limit_does_not_lower_ours(
     tmp_path: Path, server: ModelServer, cost_limit: float | None
 ) -> None:
     dear = act(TOOLS, "true", tokens=Tokens(2_000_000))

@@ -169,7 +169,7 @@ def test_an_outage_does_not_end_as_the_agents_time_limit(
     assert "a warning" not in left.result["error"]
 
 
-def test_waiting_for_a_model_is_the_agents_time_only_if_it_answers(tmp_path: Path) -> None:
+def test_only_answered_calls_count_as_agent_time(tmp_path: Path) -> None:
     """Three attempts, of which the first two fail; then a slow answer, after which nothing more is done."""
     left = solo(
         tmp_path,

@@ -112,7 +112,7 @@ def test_killing_everything_inside_does_not_end_it(sandbox: LocalSandbox) -> Non
     sandbox.terminate()
 
 
-def test_a_first_process_that_ends_is_the_doing_of_whoever_works_there(
+def test_ended_first_process_is_the_agents_fault(
     sandbox: LocalSandbox,
 ) -> None:
     # As the kernel does when there is no memory left.
@@ -211,7 +211,7 @@ def test_a_link_where_something_is_mounted_does_not_lead_out(
     sandbox.terminate()
 
 
-def test_nothing_of_the_harness_is_there_when_the_last_command_runs(sandbox: LocalSandbox) -> None:
+def test_last_command_sees_nothing_of_the_harness(sandbox: LocalSandbox) -> None:
     sandbox.write_file("file", b"kept")
     duration = unique_duration()
     assert bash(sandbox, f"setsid sleep {duration} >/dev/null 2>&1 & mkdir -p sub").returncode == 0

@@ -103,7 +103,7 @@ def test_root_inside_with_nothing_but_a_few_variables(local: LocalBackend) -> No
     sandbox.terminate()
 
 
-def test_datasets_and_ourselves_are_hidden_where_they_lie_in_what_is_shown(cache_dir: Path) -> None:
+def test_dataset_and_package_are_hidden(cache_dir: Path) -> None:
     shown = next(path for path in (Path("/usr/share/doc"), Path("/usr/share")) if path.is_dir())
     backend = LocalBackend(dataset_dir=shown, cache_dir=cache_dir)
     sandbox = backend.create_sandbox("host")

@@ -76,7 +76,7 @@ def test_a_sandbox_outlives_the_thread_that_asked_for_it(local: LocalBackend) ->
     made[0].terminate()
 
 
-def test_a_sandbox_dies_with_its_process_and_leaves_what_the_next_one_removes(
+def test_next_start_removes_leftovers_of_a_kill(
     tmp_path: Path,
 ) -> None:
     duration = unique_duration()

@@ -63,9 +63,7 @@ def test_references(local: LocalBackend, image: Image, tmp_path: Path) -> None:
     assert local.prepare(tiny_task(tmp_path)) == image  # the same content at another place
 
 
-def test_the_evaluation_template_is_as_setup_left_it_but_for_later_commits(
-    local: LocalBackend, image: Image
-) -> None:
+def test_evaluation_template_has_no_later_commits(local: LocalBackend, image: Image) -> None:
     sandbox = local.create_sandbox(image.ref)
     assert git_lines(sandbox, "log", "--format=%s") == ["The past"]
     objects = git_lines(sandbox, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)")

@@ -57,7 +57,7 @@ def test_sizes(text: str, size: int) -> None:
         ({"cpus": "-1"}, "cpus: '-1'"),
         ({"cpus": "nan"}, "cpus: 'nan'"),
         ({"pids_limit": "1.5"}, "pids_limit: '1.5'"),
-        ({"pull": "sometimes"}, "there are: missing, always, never"),
+        ({"pull": "sometimes"}, "valid values: missing, always, never"),
         ({"build_args": "BASE"}, "not NAME=VALUE"),
         ({"build_args": "'"}, "build_args: No closing quotation"),
         ({"colour": "red"}, "no setting 'colour'"),

@@ -68,9 +68,7 @@ def test_a_registry_that_cannot_continue(registry: FakeRegistry, store: ImageSto
     assert (pull(store, name) / "file").stat().st_size == 300_000
 
 
-def test_an_interrupted_download_is_continued_by_the_next_process(
-    registry: FakeRegistry, store: ImageStore
-) -> None:
+def test_interrupted_download_is_resumed(registry: FakeRegistry, store: ImageStore) -> None:
     name = registry.add_image("a", [LAYER])
     (digest,) = [path for path in registry.files if registry.files[path] == LAYER]
     store.download_path(digest.rpartition("/")[2]).write_bytes(LAYER[:200_000])

@@ -127,7 +127,7 @@ def test_only_functions_that_go_runs_are_tests() -> None:
     assert [test.name for test in read("a_test.go", content).tests] == ["TestIt", "FuzzIt"]
 
 
-def test_a_new_test_fails_under_a_name_that_the_same_pattern_selects() -> None:
+def test_new_test_matches_the_selection_pattern() -> None:
     file = read("a_test.go", in_test("if F() != 5 {\n\t\tt.Error()\n\t}"))
     assert file.new_test is not None
     assert b'func TestA{First}{Second}(t *testing.T) {\n\tt.Fatal("{second}")' in file.new_test.text

@@ -55,7 +55,7 @@ def test_policy_allows_just_the_style_and_script_of_the_file(page: Path) -> None
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text)
 
 
-def test_every_attempt_is_in_the_file_under_the_number_of_the_table(page: Path) -> None:
+def test_attempts_are_numbered_as_in_the_table(page: Path) -> None:
     overview = overview_of(page)
     details = details_of(page)
     cells = [cell for pair in overview["pairs"] for cell in pair["cells"]]
@@ -91,9 +91,7 @@ def test_a_split_report_replaces_its_own_folder_and_no_other(logs: Path, tmp_pat
     assert mine.read_text() == "years of work"
 
 
-def test_runs_without_pairs_and_folders_as_target_are_refused_in_one_line(
-    tmp_path: Path, logs: Path
-) -> None:
+def test_empty_run_and_folder_target_are_rejected(tmp_path: Path, logs: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text("{}")
     with pytest.raises(UserError, match="no pairs in empty"):

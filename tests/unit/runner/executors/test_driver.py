@@ -71,9 +71,7 @@ def test_without_slurm_or_a_ray_cluster_it_is_one_line(
     assert not (tmp_path / "logs").exists()
 
 
-def test_a_run_here_does_not_begin_while_jobs_of_an_earlier_call_may_be_at_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_waits_for_earlier_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = {
         "schema": "cooperbench.jobs/1",
         "engine": "slurm",
