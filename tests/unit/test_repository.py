@@ -77,3 +77,20 @@ def test_constraints_are_plain_pins() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[^ ;@]+", line)] == []
+
+
+def test_the_lifecycle_names_functions_that_exist() -> None:
+    """Each line of the diagram in CONTRIBUTING.md: the names, a description, and their module."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    diagram = text.partition("## The lifecycle of a pair")[2].split("```")[1]
+    source = ROOT / "src/cooperbench"
+    missing: list[str] = []
+    lines = re.findall(r"^[ │├└─]*(\w\S*(?:, \w+)*)  +\S.*  +(\S+)$", diagram, re.MULTILINE)
+    for names, module in lines:
+        path = source / module
+        files = list(path.glob("*.py")) if path.is_dir() else [path]
+        code = "".join(file.read_text() for file in files)
+        functions = [name.rpartition(".")[2] for name in names.split(", ")]
+        missing += [name for name in functions if not re.search(rf"def {name}\b", code)]
+    assert missing == []
+    assert len(lines) == 19
