@@ -2,7 +2,8 @@
 
 One pair of the demo is run and evaluated with the agent `oracle` and traced. Counted are the files
 in which a function ran, without the command line, the display, the report and the backend. The
-depth is the number of our own functions on the stack.
+depth is the number of our own functions on the stack: of the main thread, which schedules the work,
+and of the thread that evaluates a pair.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cooperbench
-from cooperbench import run
+from cooperbench.cli import main as cooperbench_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,9 @@ NOT_COUNTED = ("cli/", "report/", "backends/", "runner/display.py")
 TEST_COMMANDS = ("sandbox/base_sandbox.py:run", "sandbox/base_sandbox.py:run_last")
 """Functions that return the exit status of a test run."""
 TESTS_A_PATCH = "eval/references.py:test"
+SCHEDULES_PAIRS = "runner/schedule.py:run"
+ARGUMENTS = ["--repo", "stencil_task", "--features", "1,2", "--dataset-dir", "demo"]
+COMMAND = ["run", "--name", "size", "--agent", "oracle", "--backend", "local", *ARGUMENTS]
 _CO_OPTIMIZED = 1
 """The flag of code that is a function, and not a module or a class."""
 
@@ -40,7 +44,9 @@ class Trace:
         self.files: set[Path] = set()
         self.deepest: list[str] = []
         self.to_exit_status: list[str] = []
-        """The stack on which a sandbox ran hidden tests with an agent's patch."""
+        """The deepest stack on which a sandbox ran hidden tests with an agent's patch."""
+        self.to_scheduler: list[str] = []
+        """The stack of the main thread when it starts to schedule pairs."""
 
     def record(self, frame: FrameType, event: str, _: Any) -> None:
         """Record a call; a callback of `sys.setprofile`."""
@@ -53,7 +59,10 @@ class Trace:
         stack = list(_own_functions(frame))
         if len(stack) > len(self.deepest):
             self.deepest = stack
-        if stack[0] in TEST_COMMANDS and TESTS_A_PATCH in stack:
+        if stack[0] == SCHEDULES_PAIRS:
+            self.to_scheduler = stack
+        tests_a_patch = stack[0] in TEST_COMMANDS and TESTS_A_PATCH in stack
+        if tests_a_patch and len(stack) > len(self.to_exit_status):
             self.to_exit_status = stack
 
 
@@ -74,15 +83,7 @@ def trace_pair() -> Trace:
         threading.setprofile(trace.record)
         sys.setprofile(trace.record)
         try:
-            run(
-                "size",
-                repo="stencil_task",
-                features=[1, 2],
-                agent="oracle",
-                backend="local",
-                dataset_dir="demo",
-                logs_dir=f"{scratch}/logs",
-            )
+            cooperbench_command([*COMMAND, "--log-dir", f"{scratch}/logs"])
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
@@ -111,7 +112,8 @@ def main() -> None:
     print_size("lifecycle of a pair", files)
     core = {path for path in files if str(path.relative_to(SOURCE)).startswith(CORE)}
     print_size("its core", core)
-    print_stack("stack down to the exit status of hidden tests", trace.to_exit_status)
+    print_stack("main thread, down to the scheduler", trace.to_scheduler)
+    print_stack("evaluation, down to the exit status of hidden tests", trace.to_exit_status)
     print_stack("deepest stack", trace.deepest)
 
 
