@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from cooperbench.dataset.coupling import COUPLINGS
 from cooperbench.models import MAX_AGENTS
@@ -28,6 +28,13 @@ from cooperbench.runner.options import (
 from cooperbench.text import printable, terminal_width, wrap
 
 N = TypeVar("N", int, float)
+
+
+class ArgumentContainer(Protocol):
+    """A parser of argparse, or a group of its arguments."""
+
+    def add_argument(self, *name_or_flags: str, **kwargs: Any) -> argparse.Action:
+        """Add an argument."""
 
 
 def number(
@@ -132,7 +139,7 @@ def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = T
     add_dataset_argument(parser)
 
 
-def _add_group_arguments(selection: argparse._ActionsContainer) -> None:
+def _add_group_arguments(selection: ArgumentContainer) -> None:
     selection.add_argument(
         "--agents",
         dest="group_sizes",
@@ -193,7 +200,7 @@ def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
     add_logs_argument(parser)
 
 
-def add_option(group: argparse._ActionsContainer, name: str, **overrides: Any) -> None:
+def add_option(group: ArgumentContainer, name: str, **overrides: Any) -> None:
     """Add the argument of a run option; `overrides` replace what `RunOptions` declares."""
     option = OPTIONS[name]
     default = DEFAULTS[name] if option.cli_default is None else option.cli_default

@@ -60,11 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_run_options(
     parser: argparse.ArgumentParser,
     name_help: str = "name of the experiment (default: made from setting, agent, model, subset)",
-) -> argparse._ActionsContainer:
+) -> arguments.ArgumentContainer:
     """Add the arguments that describe a run; return their last group."""
     parser.add_argument("-n", "--name", help=name_help)
     arguments.add_selection_arguments(parser)
-    group: argparse._ActionsContainer = parser
+    group: arguments.ArgumentContainer = parser
     for name, option in OPTIONS.items():
         if name in ARGUMENT_GROUPS:
             group = parser.add_argument_group(ARGUMENT_GROUPS[name])
@@ -73,13 +73,13 @@ def _add_run_options(
     return group
 
 
-def _add_dry_run_argument(group: argparse._ActionsContainer) -> None:
+def _add_dry_run_argument(group: arguments.ArgumentContainer) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="check everything and print what would be run"
     )
 
 
-def _add_summary_argument(group: argparse._ActionsContainer) -> None:
+def _add_summary_argument(group: arguments.ArgumentContainer) -> None:
     group.add_argument(
         "--json",
         action="store_true",
@@ -87,7 +87,7 @@ def _add_summary_argument(group: argparse._ActionsContainer) -> None:
     )
 
 
-def _add_detach_argument(group: argparse._ActionsContainer) -> None:
+def _add_detach_argument(group: arguments.ArgumentContainer) -> None:
     group.add_argument(
         "--detach",
         action="store_true",

@@ -358,7 +358,12 @@ def _last_script(command: Command, files: Sequence[SandboxFile]) -> bytes:
 
 
 class ContainerStream:
-    """A `Transport` to a process in a container; its stderr is kept separately."""
+    """A `Transport` to a process in a container; its stderr is kept separately.
+
+    docker-py's `socket=True` returns a connection without a public way to its socket and to the
+    bytes that arrived with the HTTP header. So this class reads three of its private attributes:
+    `_sock`, `_response` and `_fp`.
+    """
 
     def __init__(self, handle: Any) -> None:
         """Take over docker-py's socket: a SocketIO, an SSLSocket or an SSH channel."""

@@ -292,8 +292,8 @@ class ModalSandbox(Sandbox):
             return f"it reached its lifetime of {self._lifetime_seconds:g} s"
         except modal.exception.SandboxTerminatedError:
             return "it was terminated at Modal, not by the harness"
-        # The exit code does not distinguish an eviction by Modal from a kill inside the sandbox,
-        # and Modal has no public function that does.
+        # Only the status in the metadata distinguishes an eviction by Modal, which is retried, from
+        # a kill inside the sandbox, which is scored. Modal has no public function that returns it.
         metadata: Any = self.remote._get_metadata()
         names = {value: name for name, value in GenericResult.GenericStatus.items()}
         status = names.get(metadata.result.status, "unknown").removeprefix("GENERIC_STATUS_")
