@@ -154,8 +154,9 @@ def test_run_without_local_sandboxes_is_one_line(
         "cooperbench.backends.local.bubblewrap.executables", lambda: [Path("/bin/false")]
     )
     places = ["--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs")]
-    code, _, err = call(capsys, "run", "-n", "x", "-a", "nop", "--backend", "local", *places)
-    assert code == 2
+    code, out, err = call(capsys, "run", "-n", "x", "-a", "nop", "--backend", "local", *places)
+    assert (code, out) == (2, "")
+    assert not (tmp_path / "logs").exists()
     assert err.count("\n") == 1
     assert "no local sandbox can be made on this machine (bubblewrap does not start). " in err
     assert err.endswith("use --backend docker\n") or "--backend docker outside" in err

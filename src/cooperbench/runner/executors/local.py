@@ -14,6 +14,7 @@ from cooperbench.runner.display import Display
 from cooperbench.runner.executors.base import Executor
 from cooperbench.runner.plan import Plan
 from cooperbench.runner.schedule import Scheduler
+from cooperbench.sandbox.backend import adapted_backend
 from cooperbench.sandbox.contract import EvalBackend, ResourceUse
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.team.mailbox import MailboxFactory, open_mailboxes
@@ -76,8 +77,10 @@ class LocalExecutor(Executor):
         self._stack = ExitStack()
 
     def start(self, plans: Sequence[Plan]) -> list[str]:
-        """Open the mailboxes."""
+        """Open the mailboxes; raise UserError if the backend cannot open sandboxes."""
         self._mailboxes = open_plan_mailboxes(plans, self._stack)
+        if self._opens_sandboxes(plans):
+            adapted_backend(self._backend).check()
         if self._mailboxes is None:
             return []
         return [f"Messages: {self._mailboxes.description}"]
@@ -86,6 +89,9 @@ class LocalExecutor(Executor):
         """Run and evaluate pairs in threads."""
         with SandboxManager(self._backend) as sandboxes:
             Scheduler(plans, sandboxes, display, self._mailboxes, budget).run()
+
+    def _opens_sandboxes(self, plans: Sequence[Plan]) -> bool:
+        return any(plan.to_run or plan.to_evaluate for plan in plans)
 
     def resource_use(self) -> ResourceUse | None:
         """Return what the backend has measured."""
@@ -111,6 +117,9 @@ class BatchEvaluationExecutor(LocalExecutor):
 
         super().run([_without_evaluation(plan) for plan in plans], display, budget)
         evaluate_by_batch(self._settings, plans, display)
+
+    def _opens_sandboxes(self, plans: Sequence[Plan]) -> bool:
+        return any(plan.to_run for plan in plans)
 
 
 def _without_evaluation(plan: Plan) -> Plan:
