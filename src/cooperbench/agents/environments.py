@@ -131,7 +131,9 @@ def get_environment(framework: Framework) -> Environment:
     """
     environment = find_environment(framework)
     if environment is None:
-        raise UserError(f"agent {framework.name!r} is not installed: {framework.install_command}")
+        raise UserError(
+            f"agent {framework.name!r} is not installed; run `{framework.install_command}`"
+        )
     if framework.version not in ("", environment.version):
         raise UserError(
             f"{framework.name} {environment.version} is installed, but this version of CooperBench "
@@ -282,7 +284,9 @@ def _make_venv(
 def _install_packages(framework: Framework, folder: Path, say: Callable[[str], None]) -> None:
     """Install npm packages without their scripts, which would look for programs of the host."""
     if shutil.which("npm") is None:
-        raise UserError(f"{framework.name} needs npm, which is not installed: https://nodejs.org")
+        raise UserError(
+            f"{framework.name} needs npm, which is not installed; see https://nodejs.org"
+        )
     arch = _ARCHITECTURES.get(platform.machine().lower())
     if arch is None:
         raise UserError(f"{framework.name} has no program for {platform.machine()} processors")

@@ -192,9 +192,7 @@ def add_analysis_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `report` and `compare` share."""
     interval_help = "how intervals are made (default: %(default)s)"
     parser.add_argument("--interval", choices=METHODS, default="clustered", help=interval_help)
-    parser.add_argument(
-        "--anyway", action="store_true", help="take runs of different datasets together"
-    )
+    parser.add_argument("--anyway", action="store_true", help="combine runs of different datasets")
     add_option(parser, "sound_only")
     add_json_argument(parser)
     add_logs_argument(parser)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.summary import Summary
 from cooperbench.records.trajectory import read_trajectory
 from cooperbench.report.loading import read_pairs, run_names
-from cooperbench.report.pairs import PairData
+from cooperbench.report.pairs import EVALUATED, PairData
 from cooperbench.report.summary import spent_on_disk
 from cooperbench.storage import ExperimentPaths
 from cooperbench.text import dollars_text, names_for_error, plural
@@ -91,14 +91,13 @@ def status(args: argparse.Namespace) -> int:
     states: dict[str, dict[str, int]] = {}
     running: list[_RunningPair] = []
     for setting in paths.settings_on_disk():
-        pairs = read_pairs(paths, setting)
-        counts = Counter(_state(pair, paths, holder) for pair in pairs)
+        counts: Counter[str] = Counter()
+        for pair in read_pairs(paths, setting):
+            state = _state(pair, paths, holder)
+            counts[state] += 1
+            if state == RUNNING:
+                running.append(_RunningPair(pair.label, list(_agents_at_work(pair))))
         states[setting] = dict(counts)
-        running += [
-            _RunningPair(pair.label, list(_agents_at_work(pair)))
-            for pair in pairs
-            if _state(pair, paths, holder) == RUNNING
-        ]
     jobs = _count_jobs(paths)
     spent = spent_on_disk(paths)
     content = {
@@ -112,10 +111,7 @@ def status(args: argparse.Namespace) -> int:
         "jobs": jobs,
         "spent": spent,
     }
-    process = (
-        f"{holder} is running" if holder else "not running; rerun the same command to continue"
-    )
-    lines = [f"{args.name}: {process}"]
+    lines = [f"{args.name}: {_process_text(holder, states)}"]
     lines += [_counts_line(setting, counts) for setting, counts in states.items() if counts]
     lines += [_running_line(pair) for pair in running]
     if jobs:
@@ -123,6 +119,15 @@ def status(args: argparse.Namespace) -> int:
     lines.append(f"spent: {dollars_text(spent)}")
     print_result(args, content, lines)
     return 0
+
+
+def _process_text(holder: str | None, states: Mapping[str, Mapping[str, int]]) -> str:
+    if holder:
+        return f"{holder} is running"
+    on_disk = {state for counts in states.values() for state in counts}
+    if on_disk and on_disk.issubset((*EVALUATED, "no_reference")):
+        return "finished"
+    return "not running; rerun the same command to continue"
 
 
 def _state(pair: PairData, paths: ExperimentPaths, holder: str | None) -> str:

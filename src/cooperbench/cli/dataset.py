@@ -53,7 +53,7 @@ class _Listing(NamedTuple):
 def add_tasks_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench tasks`."""
     arguments.add_selection_arguments(parser)
-    tests = "list the tests that must pass for each feature, as far as they are known"
+    tests = "list the tests that must pass for each feature, if they are known"
     view = parser.add_mutually_exclusive_group()
     view.add_argument("--tests", action="store_true", help=tests)
     stats = "count pairs by how closely their golden patches are coupled"
@@ -236,8 +236,8 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--attacks", action="store_true", help=attacks)
     canaries = (
-        "also check for each feature whether its successes can be confirmed with tests that must"
-        " fail, and how"
+        "also check whether and how successes of each feature can be confirmed with tests that"
+        " must fail"
     )
     parser.add_argument("--canaries", action="store_true", help=canaries)
     export = "write the reference runs to a file, for another machine"

@@ -64,13 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " (default: local for import and export, else docker)"
     )
     parser.add_argument("--backend", choices=("docker", "local", "modal"), help=backend)
-    name = "import: name of the image, if the file does not say it"
+    name = "import: name of the image, if the file does not contain it"
     parser.add_argument("--name", metavar="NAME", help=name)
-    older_than = "clean --backend local: only images unused for so many days"
+    older_than = "clean --backend local: only images that have not been used for this many days"
     parser.add_argument(
         "--older-than", type=arguments.whole_above_zero, metavar="DAYS", help=older_than
     )
-    max_size = "clean --backend local: only until the rest fits into this size, e.g. 20g"
+    max_size = (
+        "clean --backend local: only as many images as needed to get below this size, e.g. 20g"
+    )
     parser.add_argument("--max-size", metavar="SIZE", help=max_size)
     arguments.add_json_argument(parser)
     built = "clean: also remove the images that were built here"

@@ -237,7 +237,7 @@ def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}",
     )
     group.add_argument(
-        "--full-factorial", action="store_true", help="every combination of them instead"
+        "--full-factorial", action="store_true", help="run every combination of these parts instead"
     )
     group.add_argument(
         "--repeat",
@@ -331,7 +331,9 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="every pair of the demo dataset instead of a few"
     )
     parser.add_argument("--setting", choices=_DEMO_SETTINGS, help="only one of the two settings")
-    parser.add_argument("--backend", default="local", help="where it runs (default: %(default)s)")
+    parser.add_argument(
+        "--backend", default="local", help="where sandboxes run (default: %(default)s)"
+    )
     arguments.add_logs_argument(parser)
 
 

@@ -19,10 +19,10 @@ from cooperbench.storage import read_bytes
 Coupling = Literal["none", "file", "symbol", "text", "meaning"]
 COUPLINGS: dict[Coupling, str] = {
     "none": "the golden patches change different files",
-    "file": "they change a common file, but different functions and classes",
-    "symbol": "they change a common function or class, and merge",
-    "text": "they change the same or neighboring lines, so that git cannot merge them",
-    "meaning": "they merge, but tests fail with both",
+    "file": "the golden patches change a common file, but different functions and classes",
+    "symbol": "the golden patches change a common function or class, and merge",
+    "text": "the golden patches change the same or neighboring lines; git cannot merge them",
+    "meaning": "the golden patches merge, but tests fail with both",
 }
 """The classes from loose to tight, and what they mean."""
 UNKNOWN = "unknown"

@@ -276,7 +276,7 @@ def _check_features(features: Sequence[int] | None) -> Group | None:
     if not is_unique or not _PAIR_SIZE <= len(features) <= MAX_AGENTS:
         ids = _ids(features) or "(none)"
         raise UserError(
-            f"features {ids}: name two or more, up to {MAX_AGENTS}, each once, e.g. 1,2"
+            f"features {ids}: choose {_PAIR_SIZE} to {MAX_AGENTS} different features, e.g. 1,2"
         )
     return tuple(sorted(features))
 
@@ -287,7 +287,8 @@ def _check_group_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
     invalid = [size for size in sizes if not _PAIR_SIZE <= size <= MAX_AGENTS]
     if invalid or not sizes:
         raise UserError(
-            f"groups of {_ids(invalid) or 'no'} agents: a group has {_PAIR_SIZE} to {MAX_AGENTS}"
+            f"invalid group size {_ids(invalid) or '(none)'}: "
+            f"a group has {_PAIR_SIZE} to {MAX_AGENTS} agents"
         )
     return tuple(sorted(set(sizes)))
 

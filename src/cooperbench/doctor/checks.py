@@ -217,7 +217,7 @@ def _check_engine(backend: DockerBackend) -> str:
         fix = "enable these cgroup controllers, or set the limits to 0"
         detail = f"{about}; it cannot limit {', '.join(unsupported)}"
         raise _CheckFailed(Status.BROKEN, detail, fix)
-    return f"{about}; limits cpu, memory and processes"
+    return f"{about}; limits: cpu, memory, processes"
 
 
 def _check_google_services() -> str:

@@ -441,7 +441,12 @@ def _rules_tables(comparison: Comparison) -> Iterator[Table]:
         lines = [f"{rule.side} {entry.pair.label}: {entry.reason}" for entry in rule.differences]
         notes += first_lines(lines)
     headings = ("", "overall", "public rule", "differ")
-    yield Table("Our rule and the public release's, of the same patches", headings, rows, notes)
+    yield Table(
+        "Overall by our rule and by the public release's, on the same patches",
+        headings,
+        rows,
+        notes,
+    )
 
 
 def _compared_rates_table(comparison: Comparison) -> Table:

@@ -171,7 +171,9 @@ def test_npm_that_is_not_there_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_pat
         install(broken, source=None, python=tmp_path / "python", say=print)
     (tmp_path / "rm").symlink_to("/bin/rm")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"needs npm, which is not installed: https://nodejs\.org"):
+    with pytest.raises(
+        UserError, match=r"needs npm, which is not installed; see https://nodejs\.org"
+    ):
         install(broken, source=None, python=None, say=print)
     assert find_environment(broken) is None
 

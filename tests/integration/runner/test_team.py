@@ -378,7 +378,7 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["prompts", *call[1:], "--prompts", str(tmp_path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert "name two or more" in lines[0]
+    assert "different features" in lines[0]
     assert "not a folder with templates" in lines[1]
     assert "'nonsense' is undefined" in lines[2]
 

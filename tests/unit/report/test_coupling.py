@@ -37,7 +37,7 @@ def test_deficits_by_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["report", "r", "--log-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "By coupling" in shown
-    assert "text: they change the same or neighboring lines" in shown
+    assert "text: the golden patches change the same or neighboring lines" in shown
 
 
 def test_there_are_no_classes_without_the_dataset(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reasons == REASONS
     assert main(["compare", "a", "b", "--log-dir", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert "Our rule and the public release's" in text
+    assert "by our rule and by the public release's" in text
     assert REASONS["union"] in text
 
 

@@ -42,7 +42,7 @@ def set_up(arguments: Mapping[str, str | None], *, yes: bool, skip_tests: bool) 
     """
     if shutil.which("gcloud") is None:
         raise UserError(
-            f"gcloud is not installed: https://cloud.google.com/sdk/docs/install, {_RETRY}"
+            f"gcloud is not installed; see https://cloud.google.com/sdk/docs/install, {_RETRY}"
         )
     _print("Google Cloud for CooperBench. Press Enter to accept the value in brackets.")
     _sign_in(

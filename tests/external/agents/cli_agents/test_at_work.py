@@ -199,7 +199,8 @@ def test_what_cannot_work_is_said_beforehand(
             CodexAgent().check(tmp_path / "bad.yaml", [], "coop")
     monkeypatch.setenv("COOPERBENCH_DATA_DIR", str(tmp_path / "empty"))
     with pytest.raises(
-        UserError, match="'claude_code' is not installed: cooperbench agents install claude_code"
+        UserError,
+        match="'claude_code' is not installed; run `cooperbench agents install claude_code`",
     ):
         ClaudeCodeAgent().check(None, [], "coop")
 
