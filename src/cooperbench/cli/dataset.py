@@ -263,28 +263,25 @@ def validate(args: argparse.Namespace) -> int:
     if args.report:
         write_json(args.report, conflicts)
     if args.export:
-        references = ReferenceStore().known(selected)
-        write_json(args.export, export_references(references))
-        _print_progress(f"{plural(len(references), 'reference')} exported to {args.export}")
+        _export_references(args.export, selected)
     has_problems = any(report.problems for report in reports)
     ok = not skipped and not conflicts["broken"] and not has_problems
-    if not args.json:
+    if args.json:
+        tasks = [report.to_json() for report in reports]
+        content = {"schema": SCHEMA, "ok": ok, "skipped": skipped, "tasks": tasks}
+        content["conflicts"] = conflicts
+        arguments.print_json(conflicts if args.conflicts_only else content)
+    else:
         for line in skipped:
             arguments.print_line(line)
         _print_reports(conflicts, reports)
-    elif args.conflicts_only:
-        arguments.print_json(conflicts)
-    else:
-        arguments.print_json(
-            {
-                "schema": SCHEMA,
-                "ok": ok,
-                "skipped": skipped,
-                "tasks": [report.to_json() for report in reports],
-                "conflicts": conflicts,
-            }
-        )
     return 0 if ok else 1
+
+
+def _export_references(path: Path, tasks: Sequence[Task]) -> None:
+    references = ReferenceStore().known(tasks)
+    write_json(path, export_references(references))
+    _print_progress(f"{plural(len(references), 'reference')} exported to {path}")
 
 
 def _import_references(path: Path) -> None:
@@ -360,12 +357,17 @@ def _print_reports(conflicts: JsonObject, reports: Sequence[TaskReport]) -> None
     if reports:
         sound = sum(1 for report in reports if not report.problems)
         arguments.print_line(f"{sound:,} of {plural(len(reports), 'task')} sound")
-    summary = conflicts["summary"]
+    _print_conflict_counts(conflicts["summary"])
+
+
+def _print_conflict_counts(summary: JsonObject) -> None:
+    """Print how many golden patches conflict; a line for each size of groups."""
     for size, counts in summary.get("by_agents", {"2": summary}).items():
-        noun, nouns = (
-            ("pair", "pairs") if size == "2" else (f"group of {size}", f"groups of {size}")
-        )
-        groups = plural(counts["pairs"], f"golden {noun}", f"golden {nouns}")
+        if size == "2":
+            groups = plural(counts["pairs"], "golden pair")
+        else:
+            singular, several = f"golden group of {size}", f"golden groups of {size}"
+            groups = plural(counts["pairs"], singular, several)
         outcomes = f"{counts['conflict']:,} conflict, {counts['clean']:,} merge cleanly"
         arguments.print_line(f"{groups}: {outcomes}")
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 import webbrowser
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -18,18 +18,20 @@ from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
 from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
+from cooperbench.records import JsonObject
 from cooperbench.report import LEVELS, loading, pair_table
-from cooperbench.report.analysis import analyse
+from cooperbench.report.analysis import Analysis, analyse
 from cooperbench.report.compare import (
+    Ablation,
     Comparison,
     analyse_studies,
     compare_sides,
     sides_to_compare,
 )
 from cooperbench.report.consistency import all_mismatches
-from cooperbench.report.coordination import coordination_tables, measure_run
+from cooperbench.report.coordination import RunCoordination, coordination_tables, measure_run
 from cooperbench.report.formatting import Table, print_tables
-from cooperbench.report.llm_judge import judge_run
+from cooperbench.report.llm_judge import JudgeReport, judge_run
 from cooperbench.report.mismatch import mismatch_lines
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
@@ -85,34 +87,61 @@ def report(args: argparse.Namespace) -> int:
     if args.sound_only:
         runs = loading.sound_only(runs)
     loading.check_same_dataset(runs, anyway=args.anyway)
+    content = _analyze_for_report(runs, args)
+    _write_files(runs, args)
+    if args.json:
+        arguments.print_json(_report_as_json(content, args))
+    else:
+        _print_report(content, runs)
+    return 0
+
+
+@dataclass(frozen=True)
+class _ReportContent:
+    """What `cooperbench report` prints."""
+
+    analysis: Analysis
+    ablations: Sequence[Ablation]
+    coordination: Mapping[str, RunCoordination]
+    """By the name of the run; empty without --coordination."""
+    judgements: Sequence[JudgeReport]
+    """Empty without --judge."""
+
+
+def _analyze_for_report(runs: Sequence[loading.Run], args: argparse.Namespace) -> _ReportContent:
     ablations = analyse_studies(runs)
     judgements = []
     if args.judge:
         judgements = [judge_run(run, args.judge, arguments.print_note) for run in runs]
-    _write_files(runs, args)
-    analysis = analyse(runs, args.by, args.interval)
     coordination = {}
     if args.coordination:
         coordination = {run.name: measure_run(run.pairs) for run in runs}
-    if args.json:
-        content = analysis.to_json()
-        content["ablations"] = [asdict(ablation) for ablation in ablations]
-        if args.coordination:
-            content["coordination"] = [
-                {"run": name, **measures.to_json()} for name, measures in coordination.items()
-            ]
-        if args.judge:
-            content["judge"] = [msgspec.to_builtins(judgement) for judgement in judgements]
-        arguments.print_json(content)
-        return 0
-    for ablation in ablations:
+    return _ReportContent(
+        analyse(runs, args.by, args.interval), ablations, coordination, judgements
+    )
+
+
+def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObject:
+    content = report.analysis.to_json()
+    content["ablations"] = [asdict(ablation) for ablation in report.ablations]
+    if args.coordination:
+        content["coordination"] = [
+            {"run": name, **measures.to_json()} for name, measures in report.coordination.items()
+        ]
+    if args.judge:
+        content["judge"] = [msgspec.to_builtins(judgement) for judgement in report.judgements]
+    return content
+
+
+def _print_report(report: _ReportContent, runs: Sequence[loading.Run]) -> None:
+    for ablation in report.ablations:
         arms = [run.name for run in runs if run.name.startswith(f"{ablation.study}/")]
-        print_tables([mark_title(ablation_table(ablation), arms, analysis.mismatches)])
-    print_tables(analysis_tables(analysis))
-    for name, measures in coordination.items():
+        table = mark_title(ablation_table(ablation), arms, report.analysis.mismatches)
+        print_tables([table])
+    print_tables(analysis_tables(report.analysis))
+    for name, measures in report.coordination.items():
         print_tables(coordination_tables(name, measures))
-    print_tables(judge_table(judgement) for judgement in judgements)
-    return 0
+    print_tables(judge_table(judgement) for judgement in report.judgements)
 
 
 def _no_run_named(logs_dir: Path) -> UserError:

@@ -92,7 +92,7 @@ def test_both_names_are_installed() -> None:
         (["run", "-n", "x", "-a", "nop", "-r", "nope"], "nope"),
         (["run", "-n", "x", "-a", "nop", "-t", "99"], "99"),
         (["run", "-n", "x", "-a", "nop", "-f", "1,99"], "99"),
-        (["run", "-n", "x", "-a", "nop", "-f", "1"], "two"),
+        (["run", "-n", "x", "-a", "nop", "-f", "1"], "different features"),
         (["run", "-n", "x", "-a", "nop", "-s", "nope"], "nope"),
         (["run", "-n", "x", "-a", "nop", "--backend", "nope"], "unknown backend 'nope'"),
         (["run", "-n", "x", "-a", "nop", "--backend", "gcp"], "use --backend local"),
