@@ -22,6 +22,14 @@ INLINE_COMMAND = re.compile(r"`(cooperbench [^`]+)`")
 PLACEHOLDERS = {"DAYS": "7", "ID": "1", "K": "2", "N": "2", "X": "0.5"}
 """Numbers for the names that the documentation gives them."""
 SHELL_LANGUAGES = ("", "bash", "console")
+REASONS_NOT_TO_RUN = {
+    r"^(pip|make|export|echo) ": "changes the machine, or is a job of its own in CI",
+    r"^cooperbench (prepare|agents install|config gcp|doctor)|^modal ": "needs accounts or downloads",
+    r"--backend (docker|modal|gcp)|--executor|^docker ": "needs engines, clusters or accounts",
+    r"llama_index|-s lite|my-experiment": "needs the public dataset",
+    r"…|\[-|\b(NAME|RUN|PATH)\b": "is a pattern, not a command",
+}
+"""Patterns of commands that the tests only give to the parser, and why."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,25 @@ def blocks_of(page: Path) -> list[Block]:
         )
         for match in BLOCK.finditer(text)
     ]
+
+
+def runnable_commands(page: Path) -> list[str]:
+    """Return the commands in console blocks that need nothing but this machine.
+
+    Commands about a run that would need more are left out with it.
+    """
+    runnable: list[str] = []
+    missing_runs: set[str] = set()
+    for block in blocks_of(page):
+        if block.language != "console":
+            continue
+        for command in block.commands:
+            is_runnable = not any(re.search(pattern, command) for pattern in REASONS_NOT_TO_RUN)
+            if is_runnable and missing_runs.isdisjoint(command.split()):
+                runnable.append(command)
+            else:
+                missing_runs.update(re.findall(r" -n (\S+)", command))
+    return runnable
 
 
 def inline_commands(page: Path) -> list[str]:

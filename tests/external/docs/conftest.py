@@ -1,9 +1,10 @@
-"""Runs of the tutorials, which several tests look at."""
+"""Runs of the commands of pages, which several tests look at."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,16 +14,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.external.docs.blocks import blocks_of
+from tests.external.docs.blocks import runnable_commands
+from tests.support.agents.mini_swe import KEY, SUBMIT
+from tests.support.modelserver import ModelServer, say
 from tests.support.paths import ROOT
 from tests.support.requirements import require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from tests.support.modelserver import Answer, Request
 
 SAVED_FILE = re.compile(
     r"Save this as `(?P<name>[\w.]+)`:\n\n```python\n(?P<text>.*?)```", re.DOTALL
 )
+
+DEMO_PAGE = "docs/tutorial-first-experiment.md"
+DEMO_RESULTS = re.compile(r"demo-coop|demo-solo")
 
 
 @dataclass(frozen=True)
@@ -34,35 +42,46 @@ class PageRun:
 
 
 def script_of(page: Path) -> str:
-    """Return the commands of a page that need neither a model nor an installation."""
-    lines = ["set -euo pipefail"]
-    for block in blocks_of(page):
-        needs_model = any(" -m " in command for command in block.commands)
-        if block.language == "console" and not needs_model:
-            lines += [
-                command
-                for command in block.commands
-                if command.startswith(("cooperbench ", "options=", "script="))
-            ]
-    return "\n".join(lines)
+    """Return the commands of a page that need nothing but this machine."""
+    return "\n".join(["set -euo pipefail", *runnable_commands(page)])
+
+
+def submit(_: Request) -> Answer:
+    """Answer as a model that submits at once: unchanged work, a verdict all the same."""
+    return say(f"THOUGHT: I submit.\n\n```bash\n{SUBMIT}\n```")
 
 
 @pytest.fixture(scope="session")
-def run_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PageRun]:
-    """Run the commands of a page in a folder, with the files that the page has; once per page."""
+def run_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], PageRun]]:
+    """Run the commands of a page in a folder, with the files that the page has; once per page.
+
+    Commands without a dataset or a backend use the demo on this machine, and models are a server
+    on loopback. Pages about results find those of the demo.
+    """
+    server = ModelServer()
+    server.script("", submit)
 
     @cache
     def run(name: str) -> PageRun:
         require_program("node", package="nodejs")
         page = ROOT / name
         folder = tmp_path_factory.mktemp(page.stem)
-        for saved in SAVED_FILE.finditer(page.read_text()):
+        text = page.read_text()
+        for saved in SAVED_FILE.finditer(text):
             (folder / saved["name"]).write_text(saved["text"])
+        if DEMO_RESULTS.search(script_of(page)) and name != DEMO_PAGE:
+            shutil.copytree(run(DEMO_PAGE).folder / "logs", folder / "logs")
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        defaults = {
+            "COOPERBENCH_BACKEND": "local",
+            "COOPERBENCH_DATASET_DIR": "demo",
+            "OPENAI_BASE_URL": server.openai_url,
+            "OPENAI_API_KEY": KEY,
+        }
         done = subprocess.run(
             ("bash", "-c", script_of(page)),
             cwd=folder,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, **defaults, "PATH": path},
             capture_output=True,
             text=True,
             check=False,
@@ -70,4 +89,5 @@ def run_page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PageRu
         assert done.returncode == 0, done.stdout + done.stderr
         return PageRun(folder, done.stdout + done.stderr)
 
-    return run
+    with server:
+        yield run

@@ -1,4 +1,4 @@
-"""The code blocks of the documentation: Python, commands, and what the tutorials say they print."""
+"""The code blocks of the documentation: Python, commands, and what the pages say they print."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from tests.external.docs.blocks import (
     Block,
     blocks_of,
     inline_commands,
+    runnable_commands,
     to_argv,
 )
+from tests.external.docs.conftest import DEMO_PAGE
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -36,11 +38,7 @@ NEEDS_MORE = {"workers.md": "a program that CooperBench starts, with the user's 
 """Pages whose Python blocks are only compiled, and why."""
 DEFINED_BEFORE = {"backends.md": "class MyBackend: ..."}
 """What the blocks of a page suppose."""
-TUTORIALS = (
-    "docs/tutorial-first-experiment.md",
-    "docs/tutorial-agent.md",
-    "docs/tutorial-study.md",
-)
+PAGES_THAT_RUN = [str(page.relative_to(ROOT)) for page in PAGES if runnable_commands(page)]
 INCOMPLETE = re.compile("arguments are required|expected one argument")
 """Running text may leave out arguments: "`cooperbench validate --export` writes"."""
 VARYING = re.compile(r"\b\d+(\.\d+)?s\b|(?<=\[Task )\d+")
@@ -57,7 +55,7 @@ def test_python_blocks_run(
     script = tmp_path / "block.py"
     script.write_text(f"{DEFINED_BEFORE.get(block.page.name, '')}\n{block.text}")
     if "my-run" in block.text:
-        demo = run_page(TUTORIALS[0])
+        demo = run_page(DEMO_PAGE)
         shutil.copytree(demo.folder / "logs/demo-coop", tmp_path / "logs/my-run")
     done = subprocess.run(
         (sys.executable, script), cwd=tmp_path, capture_output=True, text=True, check=False
@@ -96,21 +94,31 @@ def test_commands_are_accepted_by_the_parser(page: Path) -> None:
     assert rejected == {}
 
 
-@pytest.mark.parametrize("page", TUTORIALS)
-def test_tutorials_show_what_their_commands_print(
+@pytest.mark.parametrize("page", PAGES_THAT_RUN)
+def test_commands_run_and_print_what_the_page_shows(
     page: str, run_page: Callable[[str], PageRun]
 ) -> None:
     printed = [VARYING.sub("N", line.rstrip()) for line in run_page(page).output.splitlines()]
-    shown = [
-        line
-        for block in blocks_of(ROOT / page)
-        if block.language in {"console", "text"}
-        for line in block.output
-    ]
     missing = []
-    for line in shown:
+    for line in shown_output(ROOT / page):
         # "…" stands for the rest of a long line.
         pattern = re.escape(VARYING.sub("N", line.rstrip())).replace("…", ".*")
         if not any(re.fullmatch(pattern, printed_line) for printed_line in printed):
             missing.append(line)
     assert missing == []
+
+
+def shown_output(page: Path) -> list[str]:
+    """Return the lines that a page shows as the output of its commands."""
+    return [
+        line
+        for block in blocks_of(page)
+        if block.language in {"console", "text"}
+        for line in block.output
+    ]
+
+
+def test_blocks_with_output_are_run() -> None:
+    """Output that no command of the page prints could be anything."""
+    pages = {str(page.relative_to(ROOT)) for page in PAGES if shown_output(page)}
+    assert pages - set(PAGES_THAT_RUN) == set()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.dataset.discovery import demo_dir
+from tests.external.docs.conftest import DEMO_PAGE
 from tests.support.agents.mini_swe import KEY, MODEL, patching
 from tests.support.modelserver import Request, say
 from tests.support.paths import ROOT
@@ -117,7 +118,7 @@ def test_the_study_and_its_plot(tmp_path: Path, run_page: Callable[[str], PageRu
     assert {row["run"] for row in rows} == {"messaging/all", "messaging/no-messages"}
     assert "<!doctype html>" in (tmp_path / "messaging.html").read_text()[:100].lower()
 
-    logs = run_page("docs/tutorial-first-experiment.md").folder / "logs"
+    logs = run_page(DEMO_PAGE).folder / "logs"
     script = EXAMPLES / "deficit_plot.py"
     runs = ("demo-coop", "demo-solo")
     out = call("python", script, *runs, "--log-dir", str(logs), "-o", "d.png", cwd=tmp_path)

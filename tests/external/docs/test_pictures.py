@@ -9,7 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from docs.pictures.make import DOCS, MAX_BYTES, shorten_output, terminal_picture
 
-from tests.external.docs.test_blocks import TUTORIALS, VARYING
+from tests.external.docs.conftest import DEMO_PAGE
+from tests.external.docs.test_blocks import VARYING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ def test_pictures_are_small_and_load_nothing(path: Path) -> None:
 @pytest.mark.xdist_group("tutorials")
 @pytest.mark.timeout(300)
 def test_the_picture_of_the_demo_is_up_to_date(run_page: Callable[[str], PageRun]) -> None:
-    output = run_page(TUTORIALS[0]).output
+    output = run_page(DEMO_PAGE).output
     expected = lines_of(terminal_picture(shorten_output(output)))
     # Messages of two agents arrive in any order.
     assert sorted(lines_of((DOCS / "demo.svg").read_text())) == sorted(expected)
