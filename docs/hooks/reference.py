@@ -20,9 +20,12 @@ from mkdocs.structure.files import File, Files
 
 from cooperbench.backends.docker import settings as docker
 from cooperbench.backends.gcp import settings as gcp
+from cooperbench.backends.images import settings as images
+from cooperbench.backends.local import settings as local
 from cooperbench.backends.modal import settings as modal
 from cooperbench.cli import COMMANDS, main
 from cooperbench.records.schema import own_field_descriptions
+from cooperbench.settings import GENERAL_SETTINGS
 
 _ENTRY = re.compile(r"(?:  |    )(?P<flags>\S+(?: \S+)*)(?:  +(?P<help>.+))?")
 """The first line of an argument: `  -n NAME, --name NAME  name of the experiment`, or of an action,
@@ -48,18 +51,12 @@ in Python, the environment variable, `~/.config/cooperbench/config.json` (writte
 config set NAME VALUE`), the default. API keys come from the environment, or from a file `.env` in
 the working directory.
 
+In Python, the settings of a backend are keywords of its class: `LocalBackend(pull="never")`.
+
 ## General
 
 | variable | in config.json | meaning |
 | --- | --- | --- |
-| `COOPERBENCH_BACKEND` | `backend` | default of `--backend` on the command line; else `modal` |
-| `COOPERBENCH_EVAL_NETWORK` | `eval_network` | default of `--eval-network`; else `auto` |
-| `COOPERBENCH_DATASET_DIR` | | default of `--dataset-dir`; else `dataset` |
-| `COOPERBENCH_CACHE_DIR` | | folder of images and references; else `~/.cache/cooperbench` |
-| `COOPERBENCH_EXTERNAL_AGENTS` | | modules that register agents, separated by commas |
-| `COOPERBENCH_IMAGE_TEMPLATE` | | default of `--image-template` |
-| `COOPERBENCH_MODEL_RETRY_TIMEOUT` | | seconds for which a failing model call is retried |
-| `XDG_CONFIG_HOME`, `XDG_CACHE_HOME` | | folders to use instead of `~/.config` and `~/.cache` |
 """
 _PROMPTS_INTRODUCTION = """\
 # Prompts
@@ -78,13 +75,19 @@ _PROMPT_EXAMPLES = {
 }
 """The titles of examples, and the options of `cooperbench prompts` for them."""
 _TEMPLATES = ("task.md.j2", "lead.md.j2", "member.md.j2", "team_tools.md.j2")
-_BACKENDS: Mapping[str, tuple[type, Mapping[str, str], Mapping[str, str]]] = {
+_SECTIONS: Mapping[str, tuple[type, Mapping[str, str], Mapping[str, str]]] = {
+    "local": (local.LocalSettings, local.VARIABLES, {}),
+    "images": (images.ImageSettings, {}, {}),
     "docker": (docker.DockerSettings, docker.VARIABLES, {}),
     "modal": (modal.ModalSettings, modal.VARIABLES, {}),
     "gcp": (gcp.GcpSettings, gcp.VARIABLES, gcp.KEYS),
 }
-"""For each backend the class of its settings, variables with other names, and keys in config.json
+"""For each section the class of its settings, variables with other names, and keys in config.json
 with other names."""
+_TITLES = {"images": "Images of the backend local"}
+"""Titles of sections that are not called like a backend."""
+_GIGABYTES = {"docker.memory": "8g", "modal.memory": "2g:8g"}
+"""Defaults as users write them, where the settings have another unit."""
 
 
 @dataclass
@@ -195,20 +198,29 @@ def _argument_table(title: str, arguments: list[Argument]) -> Iterator[str]:
 
 def settings_page() -> str:
     """Return the page of all settings."""
-    lines = [_SETTINGS_INTRODUCTION]
-    for backend, (settings_class, variables, keys) in _BACKENDS.items():
-        descriptions = own_field_descriptions(settings_class)
-        lines += [f"## Backend `{backend}`", ""]
+    lines = [_SETTINGS_INTRODUCTION.rstrip()]
+    for general in GENERAL_SETTINGS:
+        key = f"`{general.key}`" if general.key else ""
+        lines.append(f"| `{general.variable}` | {key} | {general.meaning} |")
+    for section in _SECTIONS:
+        lines += ["", f"## {_TITLES.get(section, f'Backend {section}')}", ""]
         lines += ["| variable | in config.json | default | meaning |", "| --- | --- | --- | --- |"]
-        for setting in fields(settings_class):
-            name = setting.name
-            variable = variables.get(name, f"COOPERBENCH_{backend}_{name}".upper())
-            key = keys.get(name, f"{backend}.{name}")
-            meaning = _escape(descriptions.get(name, name.replace("_", " ").capitalize()))
-            variable_text = f"`{variable}`" if variable else ""
-            lines.append(f"| {variable_text} | `{key}` | {_default_text(setting)} | {meaning} |")
-        lines.append("")
+        lines += _section_rows(section)
     return "\n".join(lines)
+
+
+def _section_rows(section: str) -> Iterator[str]:
+    settings_class, variables, keys = _SECTIONS[section]
+    descriptions = own_field_descriptions(settings_class)
+    for setting in fields(settings_class):
+        name = setting.name
+        variable = variables.get(name, f"COOPERBENCH_{section}_{name}".upper())
+        if not variable and name == "image_template":
+            variable = "COOPERBENCH_IMAGE_TEMPLATE"
+        variable_text = f"`{variable}`" if variable else ""
+        key = keys.get(name, f"{section}.{name}")
+        default = _default_text(key, setting)
+        yield f"| {variable_text} | `{key}` | {default} | {_escape(descriptions[name])} |"
 
 
 def prompts_page() -> str:
@@ -226,14 +238,22 @@ def prompts_page() -> str:
     return "\n".join(lines)
 
 
-def _default_text(setting: Field[Any]) -> str:
+def _default_text(key: str, setting: Field[Any]) -> str:
     assert callable(setting.default_factory)
     default = setting.default_factory()
     if default is None or default in ("", (), {}):
         return ""
+    text = str(default)
     if isinstance(default, tuple):  # reserved and limit, as Modal has them
-        return f"`{':'.join(str(value) for value in default)}`"
-    return f"`{_escape(str(default))}`"
+        text = ":".join(f"{value:g}" for value in default)
+    elif isinstance(default, bool):
+        text = text.lower()
+    elif isinstance(default, float):
+        text = f"{default:g}"
+    if key in _GIGABYTES:
+        text = _GIGABYTES[key]
+        assert setting.metadata["parse"](text) == default, key
+    return f"`{_escape(text)}`"
 
 
 def _escape(text: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.models import EVAL_NETWORKS, EvalNetwork
@@ -23,6 +23,58 @@ DEFAULT_BACKEND = "modal"
 BACKEND_DEFAULT = f"${BACKEND_VARIABLE}, your config, {DEFAULT_BACKEND}"
 """Description of the default of `--backend`, for its help."""
 EVAL_NETWORK_VARIABLE = "COOPERBENCH_EVAL_NETWORK"
+
+
+class GeneralSetting(NamedTuple):
+    """A setting that does not belong to a backend, for the documentation."""
+
+    variable: str
+    key: str
+    """Key in the settings file; empty if it cannot be set there."""
+    meaning: str
+
+
+GENERAL_SETTINGS = (
+    GeneralSetting(
+        BACKEND_VARIABLE, "backend", f"default of `--backend`; without it, `{DEFAULT_BACKEND}`"
+    ),
+    GeneralSetting(
+        EVAL_NETWORK_VARIABLE, "eval_network", "default of `--eval-network`; without it, `auto`"
+    ),
+    GeneralSetting(
+        "COOPERBENCH_DATASET_DIR", "", "default of `--dataset-dir`; without it, `dataset`"
+    ),
+    GeneralSetting(
+        "COOPERBENCH_CACHE_DIR",
+        "",
+        "folder of images, prepared tasks and recorded runs of golden patches; without it,"
+        " `$XDG_CACHE_HOME/cooperbench` or `~/.cache/cooperbench`",
+    ),
+    GeneralSetting(
+        "COOPERBENCH_DATA_DIR",
+        "",
+        "folder of the environments of frameworks and command-line agents; without it,"
+        " `$XDG_DATA_HOME/cooperbench` or `~/.local/share/cooperbench`",
+    ),
+    GeneralSetting(
+        "COOPERBENCH_IMAGE_TEMPLATE", "", "default of `--image-template`, for all backends"
+    ),
+    GeneralSetting(
+        "COOPERBENCH_BUILD_ARGS",
+        "",
+        "build arguments of Dockerfiles: NAME=VALUE, separated by spaces",
+    ),
+    GeneralSetting(
+        "COOPERBENCH_EXTERNAL_AGENTS", "", "modules that register agents, separated by commas"
+    ),
+    GeneralSetting(
+        "COOPERBENCH_MODEL_RETRY_TIMEOUT",
+        "",
+        "seconds for which a failing model call is retried (300)",
+    ),
+    GeneralSetting("XDG_CONFIG_HOME", "", "folder to use instead of `~/.config`"),
+)
+"""All settings that do not belong to a backend."""
 
 
 def config_file() -> Path:

@@ -21,6 +21,15 @@ from tests.support.paths import ROOT
 from tests.support.report.browser import start_browser
 
 MAKEFILE = ROOT / "Makefile"
+INTERNAL_VARIABLES = {
+    "COOPERBENCH_GCP_BATCH_ENDPOINT",
+    "COOPERBENCH_GCP_COMPUTE_ENDPOINT",
+    "COOPERBENCH_JOB",
+    "COOPERBENCH_JOB_FOLDER",
+    "COOPERBENCH_TOKEN",
+    "COOPERBENCH_USE_BUILD_PACKAGES",
+}
+"""Variables that CooperBench sets for its own processes, or that only its tests set."""
 EXTERNAL_SOURCE = re.compile(r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="https?://')
 
 
@@ -71,6 +80,14 @@ def test_every_flag_is_on_the_generated_page(site: Path, command: str) -> None:
     section = page.partition(f'<h2 id="{command}">')[2].partition("<h2")[0]
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", section))
     assert [flag for flag in option_strings(command) if flag not in shown] == []
+
+
+def test_every_environment_variable_is_on_the_page_of_settings(site: Path) -> None:
+    page = (site / "reference-settings.html").read_text()
+    sources = (ROOT / "src/cooperbench").rglob("*.py")
+    code = "\n".join(path.read_text() for path in sources)
+    names = set(re.findall(r"[\"$](COOPERBENCH_[A-Z_]+[A-Z])\b", code)) - INTERNAL_VARIABLES
+    assert [name for name in sorted(names) if name not in page] == []
 
 
 def test_the_page_of_prompts_has_every_template(site: Path) -> None:

@@ -29,7 +29,7 @@ VARIABLES = {
     "image_template": "",
     "cache_dir": "",
 }
-"""Environment variables; those of the image template and the cache are read elsewhere."""
+"""Environment variables that are not called COOPERBENCH_DOCKER_<SETTING>; empty: read elsewhere."""
 _cpus = matching(r"[0-9]{1,5}(\.[0-9]*)?", "a limit, e.g. 2.5")
 _pids = matching("[0-9]{1,9}", "a limit, e.g. 4096")
 
@@ -86,20 +86,25 @@ class DockerSettings:
     executable: str = setting("docker", str)
     """Name or path of the engine's client; one that ends in `podman` selects Podman."""
     image_template: str | None = setting(None, str)
-    """Template of image names; None for $COOPERBENCH_IMAGE_TEMPLATE, else both known names."""
+    """Names of task images: a text with {repo}, {short} and {task_id}, or `seeds`, or `published`;
+    empty for both known names. Also `--image-template`."""
     cpus: float = setting(4.0, lambda value: float(_cpus(value)))
-    """CPUs per sandbox, at most those of the engine; 0 for no limit."""
+    """Processors per sandbox, at most those of the engine; 0 for no limit."""
     memory: int = setting(8 * 1024**3, _memory)
-    """Memory per sandbox in bytes, without swap; 0 for no limit."""
+    """Memory per sandbox, without swap; 0 for no limit."""
     pids_limit: int = setting(4096, lambda value: int(_pids(value)))
     """Processes and threads per sandbox; 0 for no limit."""
     mounts: tuple[Mount, ...] = setting((), _mounts)
+    """Folders of this machine in sandboxes: SOURCE:TARGET, read-only, or SOURCE:TARGET:rw;
+    separated by spaces. Also `--mount`."""
     pull: Literal["missing", "always", "never"] = setting(
         "missing", one_of("missing", "always", "never")
     )
+    """Which images are pulled: those that are missing here, all, or none. Also `--pull`."""
     build_args: Mapping[str, str] = setting({}, name_value_pairs)
-    """Build arguments of task images, e.g. BASE_IMAGE."""
+    """Build arguments of task images: NAME=VALUE, separated by spaces."""
     cache_dir: Path | None = setting(None, lambda value: Path(str(value)))
+    """Folder of locks and records of builds; empty for the cache folder."""
 
 
 def read_settings(**keywords: object) -> DockerSettings:

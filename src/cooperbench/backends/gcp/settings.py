@@ -49,39 +49,52 @@ class GcpSettings:
     project: str = setting(
         "", matching(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,61}[a-z0-9]", "like my-project-123")
     )
+    """The project that pays. Required."""
     region: str = setting("", matching(r"[a-z]+-[a-z]+[0-9]+", "like us-central1"))
+    """Region of evaluations; empty for `us-central1`, or that of the zone."""
     zone: str = setting("", matching(r"[a-z]+-[a-z]+[0-9]+-[a-z]", "like us-central1-a"))
-    """Zone of the machines for agents."""
+    """Zone of the machines for agents; empty for zone `b` of the region."""
     bucket: str = setting(
         "", matching(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "3 or more of a-z, 0-9, . _ and -")
     )
-    """Bucket for the inputs and results of evaluations."""
+    """Bucket for the inputs and results of evaluations, created at first use; empty for
+    `cooperbench-eval-PROJECT`."""
     machine_type: str = setting(
         "e2-standard-8", matching(r"[a-z0-9]+(-[a-z0-9]+)+", "like e2-standard-8")
     )
+    """Type of the machines, also a custom one such as `n2-custom-6-8192`."""
     disk_gb: int = setting(100, whole_number)
+    """Size of a machine's persistent disk in GB."""
     disk_type: str = setting("pd-balanced", matching(r"[a-z]+(-[a-z]+)+", "like pd-balanced"))
+    """Type of that disk."""
     network: str = setting("", _network)
     """Name of the VPC network; empty for the project's default network."""
     subnetwork: str = setting("", _network)
+    """Name of its subnetwork; needs a network, too."""
     public_address: bool = setting(True, _yes_or_no)
-    """Without one, machines need Cloud NAT, and the harness has to run inside the VPC."""
+    """Whether machines have a public address. Without one, they need Cloud NAT, and the harness
+    has to run inside the VPC."""
     service_account: str = setting("", matching(r"[^@\s]+@[^@\s]+", "an e-mail address"))
     """Service account of evaluations; empty for the default. Machines for agents have none."""
     spot: bool = setting(False, _yes_or_no)
-    """Use cheaper machines that Google may stop at any time."""
+    """Whether to use spot machines, which are cheaper and can be preempted."""
     idle_minutes: float = setting(10.0, _number)
-    """How long a machine without sandboxes is kept."""
+    """Minutes for which a machine without sandboxes is kept."""
     image_template: str = setting("", str)
-    """Template for the names of task images; empty for the published names."""
+    """Names of task images: a text with {repo}, {short} and {task_id}; empty for the published
+    names. Also `--image-template`."""
     batch_image: str = setting(
         f"python:{sys.version_info.major}.{sys.version_info.minor}-bookworm", _image
     )
-    """Image in which our package runs in a Batch job: it needs Python 3.11 or later, and git."""
+    """Image in which the package runs in a Batch job: any with Python 3.11 or later and git; by
+    default with the Python version of the harness. With another version, `msgspec` is installed
+    from the package index."""
     batch_cpus: float = setting(2.0, _number)
-    """CPUs per evaluation, which decide how many share a machine."""
+    """Processors for one evaluation: an `e2-standard-8` runs four at once."""
     batch_memory_gb: float = setting(6.0, _number)
+    """Memory for one evaluation in GB."""
     batch_poll_seconds: float = setting(5.0, _number)
+    """Seconds between two polls of a Batch job."""
     batch_backend: str = setting("docker", str)
     """Backend that evaluates on the machines of a Batch job."""
 

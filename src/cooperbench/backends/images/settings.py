@@ -29,15 +29,17 @@ class ImageSettings:
     """Settings of image downloads, e.g. COOPERBENCH_IMAGES_MIRRORS for `mirrors`."""
 
     mirrors: Mapping[str, str] = setting({}, _mirrors)
-    """URL of a server to ask first, by registry: docker.io=https://mirror.example."""
+    """Servers to ask first: REGISTRY=URL, e.g. `docker.io=https://mirror.example`; separated by
+    spaces."""
     plain_http: tuple[str, ...] = setting((), word_list)
-    """Registries that speak HTTP without TLS, as HOST or HOST:PORT; those of this machine do."""
+    """Registries without TLS, as HOST or HOST:PORT, separated by commas; those on localhost need no
+    entry."""
     jobs: int = setting(3, whole_number)
     """Layers of an image that are downloaded and unpacked at the same time."""
     timeout: int = setting(30, whole_number)
-    """Seconds without a byte after which a registry counts as hanging."""
+    """Seconds without a byte after which a registry counts as unresponsive."""
     max_layer_gb: int = setting(50, whole_number)
-    """Size in GB above which a layer is refused, whatever it claims to be."""
+    """Maximum size of an unpacked layer in GB."""
 
 
 def read_settings(**keywords: object) -> ImageSettings:

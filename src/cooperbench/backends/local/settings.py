@@ -25,22 +25,29 @@ def _mounts(value: Any) -> tuple[Mount, ...]:
     return tuple(mounts)
 
 
+VARIABLES = {"image_template": ""}
+"""Environment variables that are not called COOPERBENCH_LOCAL_<SETTING>; empty: read elsewhere."""
+
+
 @dataclass(frozen=True)
 class LocalSettings:
     """All settings of the `local` backend."""
 
     image_template: str | None = setting(None, str)
-    """Template of image names; None for $COOPERBENCH_IMAGE_TEMPLATE, else both known names."""
+    """Names of task images: a text with {repo}, {short} and {task_id}, or `seeds`, or `published`;
+    empty for both known names. Also `--image-template`."""
     mounts: tuple[Mount, ...] = setting((), _mounts)
+    """Folders of this machine in sandboxes: SOURCE:TARGET, read-only, or SOURCE:TARGET:rw;
+    separated by spaces. Also `--mount`."""
     pull: Literal["auto", "missing", "always", "never"] = setting(
         "auto", one_of("auto", "missing", "always", "never")
     )
     """Which images are pulled: with `auto`, those of the public dataset and of tasks without a
-    setup.sh; with `missing` and `always`, those of all tasks with a Dockerfile."""
+    setup.sh; with `missing` and `always`, those of all tasks with a Dockerfile; with `never`, none.
+    Also `--pull`."""
 
 
 def read_settings(**keywords: object) -> LocalSettings:
     """Return the settings in force; UserError if one is unknown or invalid."""
-    variables = {"image_template": ""}
-    values = read_section("local", parsers_of(LocalSettings), keywords, variables)
+    values = read_section("local", parsers_of(LocalSettings), keywords, VARIABLES)
     return LocalSettings(**values)

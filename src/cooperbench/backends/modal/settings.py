@@ -58,14 +58,16 @@ class ModalSettings:
     )
     """The app that sandboxes belong to in Modal's dashboard."""
     cpu: Share = _share(float, Share(1.0, 4.0), "1 or 1:4")
-    """Number of physical cores."""
+    """Physical cores, reserved:limit. Modal bills what is reserved."""
     memory: Share = _share(
         lambda text: byte_size(text) // 1024**2, Share(2048, 8192), "2g or 2g:8g"
     )
-    """Memory in MiB."""
+    """Memory, reserved:limit."""
     gpu: str = setting("", matching(r"[A-Za-z0-9-]+!?(:[1-8])?", "e.g. T4 or A100-80GB:2"))
-    """Type of GPU. With a GPU, Modal uses its older kind of sandbox."""
+    """Type of GPU, e.g. `T4` or `A100-80GB:2`; Modal then uses its older kind of sandbox. Also
+    `--gpu`."""
     region: tuple[str, ...] = setting((), word_list)
+    """One or more regions, separated by commas; Modal charges for the choice."""
     images: Literal["auto", "registry", "build"] = setting(
         "auto", one_of("auto", "registry", "build")
     )
@@ -73,12 +75,14 @@ class ModalSettings:
     allow_domains: tuple[str, ...] = setting(
         (), lambda value: tuple(map(_domain, word_list(value)))
     )
-    """Domains that sandboxes with network policy `public` can reach; empty for all."""
+    """The only domains that sandboxes with `--network public` can reach, e.g.
+    `pypi.org,*.debian.org`; empty for all."""
     registry_secret: str = setting("", str)
     """Name of a Modal secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, for private images."""
     build_args: Mapping[str, str] = setting({}, name_value_pairs)
-    """Build arguments of Dockerfiles."""
+    """Build arguments of Dockerfiles: NAME=VALUE, separated by spaces."""
     image_template: str = setting(PUBLISHED_TEMPLATE, image_template)
+    """Names of task images: a text with {repo}, {short} and {task_id}. Also `--image-template`."""
 
 
 VARIABLES = {"build_args": "COOPERBENCH_BUILD_ARGS", "image_template": ENVIRONMENT_VARIABLE}
