@@ -1,12 +1,14 @@
 """Reference pages that mkdocs generates from the code: the command line, settings and prompts.
 
 mkdocs calls `on_files` when it builds the site. Nothing of these pages is in the repository, so
-they cannot be out of date.
+they cannot be out of date. The JSON Schemas are generated, too; `on_page_markdown` links them from
+the page of files.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from cooperbench.backends.docker import settings as docker
 from cooperbench.backends.gcp import settings as gcp
@@ -24,7 +27,7 @@ from cooperbench.backends.images import settings as images
 from cooperbench.backends.local import settings as local
 from cooperbench.backends.modal import settings as modal
 from cooperbench.cli import COMMANDS, main
-from cooperbench.records.schema import own_field_descriptions
+from cooperbench.records.schema import RECORDS, json_schema, own_field_descriptions
 from cooperbench.settings import GENERAL_SETTINGS
 
 _ENTRY = re.compile(r"(?:  |    )(?P<flags>\S+(?: \S+)*)(?:  +(?P<help>.+))?")
@@ -125,7 +128,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     for name, make_page in pages.items():
         files.append(File.generated(config, name, content=make_page()))
+    for name in RECORDS:
+        schema = json.dumps(json_schema(name), indent=2)
+        files.append(File.generated(config, f"schemas/{name}.json", content=schema))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Add links to the JSON Schemas to the page of files; mkdocs calls this."""
+    del config, files
+    if page.file.src_uri != "files.md":
+        return markdown
+    for name in RECORDS:
+        link = f"[JSON Schema](schemas/{name}.json)"
+        markdown = re.sub(
+            rf"(?<=^## {name}\n\n)(.*)$", rf"\1 · {link}", markdown, count=1, flags=re.M
+        )
+    return markdown
 
 
 def commands_page() -> str:

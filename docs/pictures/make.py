@@ -27,6 +27,12 @@ TALKING_PAIR = "switchyard_task/task42 features_1_2"
 """The pair whose agents are shown at work."""
 FAILED_PAIR = "#/pair/coinage_task/3/f1_f2?run=demo-coop:coop"
 """The address of a failed pair on the page of the report."""
+LINE_OF_TEXT = re.compile(
+    r'class="(?P<style>demo-r\d+)"(?P<rest>[^>]* clip-path="url\(#demo-line-(?P<number>\d+)\)")'
+)
+"""A piece of text in rich's picture of a terminal, and the number of its line."""
+LAST_LINES_SECONDS = 10.0
+"""Seconds for which the whole picture stays before it begins again."""
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -75,7 +81,7 @@ def shorten_output(output: str) -> list[str]:
 
 
 def terminal_picture(lines: list[str]) -> str:
-    """Return the lines as an SVG of a terminal, which loads no fonts from elsewhere."""
+    """Return the lines as an animated SVG of a terminal, which loads no fonts from elsewhere."""
     console = Console(width=COLUMNS, record=True, file=io.StringIO(), highlight=False)
     for line in lines:
         text = Text(line)
@@ -84,7 +90,44 @@ def terminal_picture(lines: list[str]) -> str:
         text.highlight_regex(r"^(\$ make demo|Coordination deficit: .*)", "bold")
         console.print(text, no_wrap=True, overflow="ellipsis")
     picture = console.export_svg(title="CooperBench", unique_id="demo")
-    return FONT_FACE.sub("", picture).replace("Fira Code", "DejaVu Sans Mono")
+    picture = FONT_FACE.sub("", picture).replace("Fira Code", "DejaVu Sans Mono")
+    return animate(picture, appearance_seconds(lines))
+
+
+def appearance_seconds(lines: list[str]) -> list[float]:
+    """Return when each line appears: progress line by line, the results at once."""
+    seconds = []
+    now = 0.0
+    is_progress = True
+    for line in lines:
+        seconds.append(now)
+        if not line and is_progress:
+            is_progress = False
+            now += 1.0
+        elif is_progress:
+            now += 0.8
+    seconds[-1] += 1.5
+    return seconds
+
+
+def animate(picture: str, seconds: list[float]) -> str:
+    """Let the lines of a terminal's picture appear one after the other, again and again.
+
+    Where animations are off or unknown, all lines are there.
+    """
+    duration = seconds[-1] + LAST_LINES_SECONDS
+    keyframes, animations = [], []
+    for number, start in enumerate(seconds):
+        if start:
+            percent = 100 * start / duration
+            name = f"line-{number}"
+            steps = f"0% {{ visibility: hidden }} {percent:.1f}% {{ visibility: visible }}"
+            keyframes.append(f"@keyframes {name} {{ {steps} }}")
+            animations.append(f".{name} {{ animation: {name} {duration:.1f}s step-end infinite }}")
+    motion = "@media (prefers-reduced-motion: no-preference) {"
+    style = "\n".join([*keyframes, motion, *animations, "}"])
+    picture = LINE_OF_TEXT.sub(r'class="\g<style> line-\g<number>"\g<rest>', picture)
+    return picture.replace("</style>", f"{style}\n    </style>", 1)
 
 
 def take_screenshots(browser: Browser, report: Path) -> None:

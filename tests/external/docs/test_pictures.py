@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
-from docs.pictures.make import DOCS, MAX_BYTES, shorten_output, terminal_picture
+from docs.pictures.make import DOCS, MAX_BYTES, appearance_seconds, shorten_output, terminal_picture
 
 from tests.external.docs.conftest import DEMO_PAGE
 from tests.external.docs.test_blocks import VARYING
@@ -37,6 +37,18 @@ def test_pictures_are_small_and_load_nothing(path: Path) -> None:
     assert path.stat().st_size <= MAX_BYTES
     if path.suffix == ".svg":
         assert LINK.findall(path.read_text()) == []
+
+
+def test_lines_appear_one_after_the_other() -> None:
+    lines = ["$ make demo", "first", "second", "", "table", "row", "", "deficit"]
+    seconds = appearance_seconds(lines)
+    assert seconds[0] == 0
+    assert seconds == sorted(seconds)
+    assert seconds[4] == seconds[5] < seconds[7]
+    picture = terminal_picture(lines)
+    names = set(re.findall(r"@keyframes (line-\d+)", picture))
+    assert names == {f"line-{number}" for number in range(1, 8)}
+    assert set(re.findall(r'class="demo-r\d+ (line-\d+)"', picture)) >= names - {"line-3", "line-6"}
 
 
 @pytest.mark.xdist_group("tutorials")

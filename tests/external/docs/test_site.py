@@ -7,6 +7,7 @@ in the navigation, names that the Python API does not have.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from cooperbench.cli import COMMANDS, make_parser
+from cooperbench.records.schema import RECORDS, json_schema
 from tests.support.paths import ROOT
 from tests.support.report.browser import start_browser
 
@@ -88,6 +90,13 @@ def test_every_environment_variable_is_on_the_page_of_settings(site: Path) -> No
     code = "\n".join(path.read_text() for path in sources)
     names = set(re.findall(r"[\"$](COOPERBENCH_[A-Z_]+[A-Z])\b", code)) - INTERNAL_VARIABLES
     assert [name for name in sorted(names) if name not in page] == []
+
+
+def test_every_json_schema_is_there_and_linked(site: Path) -> None:
+    page = (site / "files.html").read_text()
+    for name in RECORDS:
+        assert json.loads((site / f"schemas/{name}.json").read_text()) == json_schema(name)
+        assert f'href="schemas/{name}.json"' in page
 
 
 def test_the_page_of_prompts_has_every_template(site: Path) -> None:
