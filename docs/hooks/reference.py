@@ -87,6 +87,9 @@ _SECTIONS: Mapping[str, tuple[type, Mapping[str, str], Mapping[str, str]]] = {
 }
 """For each section the class of its settings, variables with other names, and keys in config.json
 with other names."""
+MAX_USAGE_LINES = 6
+HELP_COLUMNS = 80
+"""Width of the usage lines, which have to fit the page."""
 _TITLES = {"images": "Images of the backend local"}
 """Titles of sections that are not called like a backend."""
 _GIGABYTES = {"docker.memory": "8g", "modal.memory": "2g:8g"}
@@ -161,28 +164,40 @@ def commands_page() -> str:
 
 def _command_section(command_help: Help) -> Iterator[str]:
     yield from ("", command_help.description, "")
-    yield from ("```text", command_help.usage, "```", "")
+    yield from ("```text", _short_usage(command_help.usage), "```", "")
     for title, group in command_help.groups.items():
-        yield from _argument_table(title, group)
+        shown = [argument for argument in group if argument.flags != "-h, --help"]
+        if shown:
+            yield from _argument_table(title, shown)
+
+
+def _short_usage(usage: str) -> str:
+    """Return the usage of a command; without its options if they are many, for they are below."""
+    lines = usage.splitlines()
+    if len(lines) > MAX_USAGE_LINES:
+        last_line = lines[-1].strip()
+        arguments = "" if last_line.startswith("[-") else f" {last_line}"
+        return f"{lines[0].partition(' [')[0]} OPTIONS{arguments}"
+    return "\n".join(line.replace(" " * len("usage: "), "", 1) for line in lines)
 
 
 def _help_text(*command: str) -> str:
     """Return what `cooperbench COMMAND --help` prints."""
-    return _output_of(*command, "--help")
+    return _output_of(*command, "--help", columns=HELP_COLUMNS)
 
 
-def _output_of(*arguments: str) -> str:
-    """Return what a call of cooperbench prints on a terminal of 100 columns."""
+def _output_of(*arguments: str, columns: int = 100) -> str:
+    """Return what a call of cooperbench prints on a terminal with so many columns."""
     output = io.StringIO()
-    columns = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"
+    outer_columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(columns)
     try:
         with redirect_stdout(output), redirect_stderr(io.StringIO()):
             status = main(arguments)
     finally:
         del os.environ["COLUMNS"]
-        if columns is not None:
-            os.environ["COLUMNS"] = columns
+        if outer_columns is not None:
+            os.environ["COLUMNS"] = outer_columns
     assert status == 0, arguments
     return output.getvalue()
 

@@ -202,7 +202,7 @@ class Display:
         self._print(f"[CooperBench] {printable(text)}")
 
     def progress(self, action: str, label: str, done: int, total: int) -> None:
-        """Print that a task is `Prepared` or a `Reference` run has ended, and how many have."""
+        """Print what has happened to a task, e.g. `Prepared`, and how many are done."""
         self.note(f"{action} {done}/{total}: {label}")
 
     def pair_started(self, pair: Pair, slots: Sequence[AgentSlot]) -> None:

@@ -159,7 +159,8 @@ class Scheduler:
         self.sandboxes.prepare([pair.task for _, pair in work], self._on_image_prepared)
 
     def _on_image_prepared(self, task: Task, done: int, total: int) -> None:
-        self.display.progress("Prepared", task.label, done, total)
+        failed = self.sandboxes.preparation_error(task) is not None
+        self.display.progress("Not prepared" if failed else "Prepared", task.label, done, total)
 
     def _make_references(self) -> References:
         config = self.plans[0].config

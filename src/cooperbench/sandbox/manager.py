@@ -94,6 +94,8 @@ class SandboxManager:
     def prepare(self, tasks: Iterable[Task], progress: Callable[[Task, int, int], None]) -> None:
         """Prepare the images of tasks. After each one, call `progress(task, number, total)`.
 
+        `preparation_error` then says whether it failed.
+
         Raises UserError at once if the backend cannot work at all. If a single task cannot be
         prepared, only `image` raises an error for it.
         """
@@ -106,8 +108,12 @@ class SandboxManager:
         self._images |= images
         self._image_threads += threads
         for number, task in enumerate(new_tasks, 1):
-            self._images[task].exception()
+            self.preparation_error(task)
             progress(task, number, len(new_tasks))
+
+    def preparation_error(self, task: Task) -> BaseException | None:
+        """Return why the image of a task could not be prepared; wait until that is known."""
+        return self._images[task].exception()
 
     def image(self, task: Task) -> Image:
         """Return the task's image; prepare it now if necessary."""

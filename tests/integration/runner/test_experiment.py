@@ -226,3 +226,17 @@ def test_one_patch_can_be_tested_by_itself(tmp_path: Path) -> None:
         run_patch_test(
             "tiny_task", 7, 1, str(tmp_path / "nowhere.patch"), backend="local", dataset_dir=data
         )
+
+
+def test_a_task_whose_image_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(tmp_path / "cache"))
+    dataset = write_tiny(tmp_path / "dataset")
+    (dataset / "tiny_task/task7/setup.sh").unlink()
+    words = ["-n", "r", "-a", "oracle", "--backend", "local", "--pull", "never", "-f", "1,2"]
+    folders = ["--dataset-dir", str(dataset), "--log-dir", str(tmp_path / "logs")]
+    assert main(["run", *words, *folders]) == 1
+    out = capsys.readouterr().out
+    assert "[CooperBench] Not prepared 1/1: tiny_task/task7" in out
+    assert "has no setup.sh and its image is not here: cooperbench images import FILE" in out
