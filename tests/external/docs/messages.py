@@ -1,10 +1,11 @@
-"""Every message that the command line shows for help and for mistakes, in one text to read.
+"""Every message for users, in one text to read: help, what mistakes print, and all errors.
 
 `make messages` writes it to build/messages.txt.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -16,11 +17,17 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from cooperbench.cli import COMMANDS, main
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-ACTIONS = {"agents": ("list", "install", "remove"), "config": ("show", "set", "unset", "gcp")}
+SOURCE = ROOT / "src/cooperbench"
+ACTIONS = {
+    "agents": ("list", "install", "remove"),
+    "author": ("init", "add", "accept"),
+    "config": ("show", "set", "unset", "gcp"),
+}
 RUN = "run --dataset-dir demo --backend local -a oracle"
 STUDY = "ablate -n s --dataset-dir demo --backend local -a oracle"
 MISTAKES = (
@@ -66,6 +73,17 @@ MISTAKES = (
     f"{RUN} --from no-such-run",
     f"{RUN} --replay-agent oracle",
     f"{RUN} --eval-network sometimes",
+    f"{RUN} --messages -1",
+    f"{RUN} --characters many",
+    f"{RUN} --delay -1",
+    f"{RUN} --loss 2",
+    f"{RUN} --topology circle",
+    f"{RUN} --topology agent1>agent9",
+    f"{RUN} --knows everything",
+    f"{RUN} --setting solo --messages 3",
+    f"{RUN} --coupling no-such-class",
+    f"{RUN} --pull sometimes",
+    f"{RUN} --groups 0",
     f"{STUDY} --off",
     f"{STUDY} --off ,",
     f"{STUDY} --off no-such-part",
@@ -96,6 +114,18 @@ MISTAKES = (
     "agents remove no-such-framework",
     "images list --dataset-dir no-such-folder",
     "images push --dataset-dir demo --registry",
+    "images pull --backend local --dataset-dir demo",
+    "images build --backend local --dataset-dir demo",
+    "images clean --backend local --max-size large",
+    "images clean --backend local --older-than 0",
+    "images import",
+    "images import no-such-file",
+    "images export --dataset-dir demo",
+    "author init",
+    "author init no-such-folder",
+    "author add no_such_task --branch x",
+    "author add no_such_task",
+    "author accept no_such_task 1,2",
     "prompts --dataset-dir demo -s no-such-subset",
     "config set backend no-such-backend",
     "config set no-such-setting x",
@@ -137,6 +167,50 @@ def empty_user(folder: Path) -> Iterator[None]:
         yield
 
 
+def error_messages() -> dict[str, list[str]]:
+    """Return the texts of all errors in the source, by module. `{…}` stands for a value."""
+    modules = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    error_classes = _error_classes(modules.values())
+    messages: dict[str, list[str]] = {}
+    for path, module in modules.items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and _last_name(node.func) in error_classes and node.args:
+                text = _text_of(node.args[-1])
+                if text:
+                    messages.setdefault(str(path.relative_to(SOURCE)), []).append(text)
+    return messages
+
+
+def _error_classes(modules: Iterable[ast.Module]) -> set[str]:
+    """Return the names of CooperBench's own errors."""
+    bases: dict[str, set[str]] = {}
+    for module in modules:
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {_last_name(base) for base in node.bases}
+    classes = {"CooperBenchError"}
+    while True:
+        found = {name for name, parents in bases.items() if parents & classes} | classes
+        if found == classes:
+            return classes
+        classes = found
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _text_of(node: ast.expr) -> str:
+    """Return a text in the source; empty if it is computed."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    return "".join(_text_of(value) or "{…}" for value in node.values)
+
+
 def help_commands() -> list[str]:
     """Return the calls that print help pages."""
     commands = ["--help"]
@@ -153,6 +227,8 @@ def write_messages() -> None:
         calls = [call(command) for command in (*help_commands(), *MISTAKES)]
     for finished in calls:
         sys.stdout.write(f"$ cooperbench {finished.command}\n{finished.stdout}{finished.stderr}\n")
+    for module, messages in error_messages().items():
+        sys.stdout.write("\n".join((f"# {module}", *messages)) + "\n\n")
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ def _named(images: list[ArchivedImage], name: str | None, path: Path) -> list[Ar
     for image in images:
         # A tag alone is a name inside of a layout, but not one to run.
         if "/" not in image.name and ":" not in image.name:
-            raise UserError(f"{path} does not say what its image is called: use --name NAME")
+            raise UserError(f"{path} does not name its image: use --name NAME")
         parse_reference(image.name)
     return images
 

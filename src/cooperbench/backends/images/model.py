@@ -143,7 +143,7 @@ def parse_manifest(data: bytes, name: str) -> ManifestDocument:
     """Return the manifest or index of an image."""
     manifest = _decode(data, ManifestDocument, f"the manifest of {name}")
     if manifest.schema_version != 2:
-        raise DamagedImage(f"{name} has a manifest of an old format that nothing makes any more")
+        raise DamagedImage(f"{name} has a manifest of schema version 1, which is not supported")
     for descriptor in [*manifest.layers, *manifest.manifests]:
         _check_descriptor(descriptor, name)
     if manifest.config is not None:

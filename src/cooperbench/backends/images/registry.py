@@ -136,7 +136,7 @@ class RegistryClient:
         data = self._get(repository, f"{repository}/blobs/{blob.digest}", {}, read)
         if digest_of(data) != blob.digest:
             raise DamagedImage(
-                f"{self.registry} sent something else than the configuration {blob.digest}"
+                f"{self.registry} sent a configuration that does not match its digest {blob.digest}"
             )
         return data
 
@@ -172,7 +172,7 @@ class RegistryClient:
                     return read(response)
             except urllib.error.HTTPError as error:
                 with error:
-                    wait_seconds = self._wait_or_raise(error, repository, attempt)
+                    wait_seconds = self._wait_or_raise(error, path, attempt)
             except NETWORK_ERRORS as error:
                 if attempt == MAX_ATTEMPTS:
                     raise self._unavailable(error) from None
@@ -232,7 +232,7 @@ class RegistryClient:
         )
         if kind.lower() != "bearer" or not is_safe:
             raise RegistryUnavailable(
-                f"{self.registry} wants a kind of sign-in that is not known: "
+                f"{self.registry} requires an unknown kind of authentication: "
                 f"{shorten(printable(challenge), 200)}"
             )
         query = {
@@ -277,10 +277,12 @@ class RegistryClient:
 
     # Errors.
 
-    def _wait_or_raise(self, error: urllib.error.HTTPError, repository: str, attempt: int) -> float:
+    def _wait_or_raise(self, error: urllib.error.HTTPError, path: str, attempt: int) -> float:
         """Return the seconds after which a request is worth another try, or raise its error."""
+        repository, _, reference = path.rsplit("/", 2)
         if error.code == HTTPStatus.NOT_FOUND:
-            raise NoSuchImage(f"{self.registry} does not have this image of {repository}")
+            separator = "@" if is_digest(reference) else ":"
+            raise NoSuchImage(f"{self.registry} does not have {repository}{separator}{reference}")
         if error.code == HTTPStatus.FORBIDDEN:
             raise self._denied(repository)
         if error.code == HTTPStatus.TOO_MANY_REQUESTS:

@@ -362,7 +362,7 @@ def _parts(name: str) -> tuple[str, ...]:
     """Return the components of a name in an archive; DamagedImage if it leads upward."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts or "\0" in name:
-        raise DamagedImage(f"a layer has the file name {printable(name)[:200]!r}, which leads out")
+        raise DamagedImage(f"a layer has a path that leads out of it: {printable(name)[:200]!r}")
     return parts
 
 

@@ -87,7 +87,7 @@ def _look_up_user(layers: Sequence[Path], name: str) -> ImageUser:
         return ImageUser()
     if not name.isdecimal():
         raise UserError(
-            f"the image names the user {printable(name)[:80]!r}, whom its /etc/passwd does not have"
+            f"the image runs as {printable(name)[:80]!r}, a user that its /etc/passwd does not have"
         )
     return ImageUser(_checked_id(name), 0, "/")
 

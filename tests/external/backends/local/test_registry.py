@@ -124,7 +124,7 @@ def test_no_image_for_this_machine(
 
 
 def test_no_such_image(registry: RealRegistry, store: ImageStore) -> None:
-    with pytest.raises(NoSuchImage, match=r"127\.0\.0\.1.* does not have this image of no/such"):
+    with pytest.raises(NoSuchImage, match=r"127\.0\.0\.1.* does not have no/such:1"):
         pull_image(store, f"{registry.address}/no/such:1", read_settings(), NoProgress())
 
 
