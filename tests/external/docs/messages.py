@@ -202,6 +202,12 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def texts_of(path: Path) -> list[str]:
+    """Return all texts in a module, with `{…}` for values."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [_text_of(node) for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+
+
 def _text_of(node: ast.expr) -> str:
     """Return a text in the source; empty if it is computed."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.external.docs.messages import MISTAKES, call, empty_user, help_commands
+from tests.external.docs.messages import (
+    MISTAKES,
+    SOURCE,
+    call,
+    empty_user,
+    help_commands,
+    texts_of,
+)
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +39,17 @@ def test_help_is_on_stdout_and_fits_the_terminal(command: str, tmp_path: Path) -
     assert finished.status == 0
     assert finished.stderr == ""
     assert max(map(len, finished.stdout.splitlines())) <= 100
+
+
+def test_troubleshooting_quotes_messages_of_the_source() -> None:
+    """Where a message changes, its row on the page has to change, too."""
+    texts = [text for path in SOURCE.rglob("*.py") for text in texts_of(path)]
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    quoted = re.findall(r"^\| `+(.+?)`+ \| ", page, re.MULTILINE)
+    assert len(quoted) > 60
+    unknown = []
+    for message in quoted:
+        parts = [part.strip(" ;:,'") for part in message.replace("…", "{…}").split("{…}")]
+        if not all(any(part in text for text in texts) for part in parts):
+            unknown.append(message)
+    assert unknown == []
