@@ -1,4 +1,5 @@
-"""Agents in the image of their task without a container engine: git, messages, team tools, programs."""
+"""Agents in the image of their task without a container engine: git, messages, team tools, programs,
+and the conformance suite for agents."""
 
 from __future__ import annotations
 
@@ -6,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cooperbench.agents.conformance import AgentConformance, AgentUnderTest
 from cooperbench.agents.environments import DATA_VARIABLE
+from cooperbench.backends.images.archives import import_images
+from cooperbench.backends.images.pull import NoProgress
+from cooperbench.backends.local import LocalBackend
+from cooperbench.dataset.discovery import demo_dir, load_tasks
+from cooperbench.dataset.image_names import image_name
 from tests.support.agents.builders import builders
 from tests.support.agents.frameworks import DATA, MODEL, provide, settings, write_config
+from tests.support.images.built import Layout, base_layer, task_layer
 from tests.support.modelserver import ModelServer
 from tests.support.runner.helpers import Left, run_tiny
 from tests.support.tiny import golden, write_script
@@ -93,3 +101,23 @@ def test_command_line_agents_bring_their_programs(
     statuses = [agent["status"] for agent in left.result["agents"].values()]
     assert statuses == ["submitted", "submitted"]
     assert len(left.json("conversation.json")["messages"]) >= 2
+
+
+@pytest.fixture(scope="module")
+def demo_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with an image of the demo's task that the conformance suite uses."""
+    folder = tmp_path_factory.mktemp("demo")
+    (task,) = load_tasks(demo_dir(), "stencil_task")
+    layout = Layout(folder / "layout")
+    layout.add_image(image_name(task), [base_layer(), task_layer(task)])
+    backend = LocalBackend(cache_dir=folder / "cache")
+    import_images(backend.images.store, layout.folder, None, NoProgress())
+    backend.close()
+    return folder / "cache"
+
+
+class TestAgent(AgentConformance):
+    @pytest.fixture
+    def agent(self, demo_cache: Path, monkeypatch: pytest.MonkeyPatch) -> AgentUnderTest:
+        monkeypatch.setenv("COOPERBENCH_CACHE_DIR", str(demo_cache))
+        return AgentUnderTest("oracle")
