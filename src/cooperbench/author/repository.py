@@ -52,8 +52,8 @@ def describe_limits(repo: Path, commit: str) -> list[str]:
 
 def _is_dirty(repo: Path, git_dir: Path) -> bool:
     """Whether tracked files differ from HEAD. Filters of the repository are not run."""
-    if git("rev-parse", "--is-bare-repository", git_dir=git_dir).strip() == b"true":
-        return False
+    if not (repo / ".git").exists():
+        return False  # a bare repository
     top = ("-C", str(repo), "--work-tree=.")
     argv = (*top, "diff-files", "--quiet", "--ignore-submodules")
     staged = (*top, "diff-index", "--cached", "--quiet", "--ignore-submodules", "HEAD")

@@ -11,6 +11,7 @@ import atexit
 import hashlib
 import os
 import platform
+import re
 import shutil
 import sys
 import threading
@@ -38,6 +39,14 @@ _FORMAT = 5
 """Increase it when templates change: older ones are then made again."""
 _SETUP_SECONDS = 30 * 60
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_INSTALLER_VARIABLES = (
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
+    *("PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST"),
+    *("PIP_DEFAULT_TIMEOUT", "PIP_NO_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL"),
+    *("NODE_EXTRA_CA_CERTS", "npm_config_registry", "npm_config_cafile", "GOPROXY"),
+)
+"""Where installers find packages, and the certificates of a company's proxy."""
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*@")
 _DIGESTED_NAMES = ("setup.sh", "runner.sh", "Dockerfile", "base")
 
 _EVALUATION_LAYER = "evaluation"
@@ -159,7 +168,7 @@ def _run_setup(task: Task, staging: Path, make_sandbox: MakeSandbox) -> CommandR
             ["bash", "-c", _PREPARE, "prepare", _SETUP, strip_future_commits, strip_history],
             timeout_seconds=_SETUP_SECONDS,
             cwd="/workspace",
-            env=_proxy_environment(),
+            env=_setup_environment(),
         )
     finally:
         sandbox.terminate()
@@ -186,13 +195,21 @@ def _remove_home_without_files(home: Path) -> None:
     remove_tree(home / "root")
 
 
-def _proxy_environment() -> dict[str, str]:
-    """Return the proxy variables of this process, for setup.sh, which may need the network."""
+def _setup_environment() -> dict[str, str]:
+    """Return the variables of this process that setup.sh may need to install packages.
+
+    The code of a task can read them. An address with a password is left out, unless it is that of
+    a proxy, without which nothing can be installed.
+    """
     environment: dict[str, str] = {}
     for variable in _PROXY_VARIABLES:
         for name in (variable, variable.upper()):
             if name in os.environ:
                 environment[name] = os.environ[name]
+    for name in _INSTALLER_VARIABLES:
+        value = os.environ.get(name)
+        if value and not _PASSWORD_IN_URL.search(value):
+            environment[name] = value
     return environment
 
 
