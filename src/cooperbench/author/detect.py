@@ -17,7 +17,7 @@ from cooperbench.author.project import Project
 from cooperbench.author.split import find_git_dir, resolve_commit
 from cooperbench.bounded import UnreadableInput, call_bounded
 from cooperbench.errors import UserError
-from cooperbench.eval.base_commit import base_of_clone
+from cooperbench.eval.base_commit import Base, base_of_clone
 from cooperbench.git import encode_path, git, run_git
 from cooperbench.text import names_for_error, printable
 
@@ -78,6 +78,16 @@ def detect_project(repo: Path, commit: str = "HEAD", subfolder: str = "") -> Pro
     if detection.project is None:
         raise UserError(f"{repo}: {detection.problem}")
     return replace(detection.project, subfolder=snapshot.subfolder)
+
+
+def find_license_of(base: Base, subfolder: str = "") -> str:
+    """Return the name of a base commit's license, or that of its file; empty without one."""
+    for folder in dict.fromkeys((subfolder, "")):
+        snapshot = _take_snapshot(base.objects.parent, base.commit, folder)
+        license_name = call_bounded(find_license, snapshot)
+        if license_name:
+            return license_name
+    return ""
 
 
 def _take_snapshot(git_dir: Path, commit: str, subfolder: str) -> Snapshot:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +27,13 @@ from cooperbench.author.task_files import (
     open_base,
 )
 from cooperbench.author.task_info import read_task_info, set_draft
-from cooperbench.cli import arguments
-from cooperbench.dataset.discovery import DEFAULT_DATASET_DIR, ENVIRONMENT_VARIABLE
+from cooperbench.cli import arguments, author_check
+from cooperbench.cli.author_arguments import (
+    TASK_HELP,
+    Action,
+    add_sandbox_arguments,
+    dataset_folder,
+)
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
 from cooperbench.models import Task
@@ -39,16 +42,6 @@ from cooperbench.sandbox.contract import EvalBackend
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.settings import default_eval_network
 from cooperbench.text import duration_text, names_for_error, plural
-
-DEFAULT_BACKEND = "local"
-
-
-class Action(NamedTuple):
-    """One subcommand."""
-
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    execute: Callable[[argparse.Namespace], int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,14 +60,6 @@ def execute(args: argparse.Namespace) -> int:
     return ACTIONS[args.action].execute(args)
 
 
-def dataset_folder(args: argparse.Namespace) -> Path:
-    """Return the folder of the dataset that is being written; it need not exist."""
-    name = args.dataset_dir or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DATASET_DIR
-    if name == "demo":
-        raise UserError("`demo` is the dataset in the package; use another --dataset-dir")
-    return Path(name).expanduser()
-
-
 def _add_init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("repo", type=Path, metavar="REPO", help="a git clone of your repository")
     parser.add_argument("--name", help="name of the repository in the dataset (default: REPO's)")
@@ -87,14 +72,6 @@ def _add_init_arguments(parser: argparse.ArgumentParser) -> None:
     add_sandbox_arguments(parser)
     arguments.add_dataset_argument(parser)
     arguments.add_json_argument(parser)
-
-
-def add_sandbox_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments about where tests run."""
-    backend = "where tests run: local, docker, modal or gcp (default: %(default)s)"
-    arguments.add_option(parser, "backend", default=DEFAULT_BACKEND, help=backend)
-    arguments.add_option(parser, "eval_network")
-    arguments.add_option(parser, "test_timeout_seconds")
 
 
 def init(args: argparse.Namespace) -> int:
@@ -190,7 +167,7 @@ def _baseline_content(baseline: Baseline | None) -> dict[str, object] | None:
 
 
 def _add_add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="a task's folder or name: myrepo_task/task1")
+    parser.add_argument("task", metavar="TASK", help=TASK_HELP)
     source = parser.add_mutually_exclusive_group(required=True)
     commit = "the changes of a commit, merge commits and squashed ones alike"
     source.add_argument("--from-commit", metavar="COMMIT", help=commit)
@@ -290,7 +267,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _add_accept_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="a task's folder or name: myrepo_task/task1")
+    parser.add_argument("task", metavar="TASK", help=TASK_HELP)
     parser.add_argument("features", type=arguments.number_list, metavar="1,2", help="features")
     arguments.add_dataset_argument(parser)
 
@@ -311,6 +288,7 @@ def accept(args: argparse.Namespace) -> int:
 ACTIONS = {
     "init": Action("make a task from a repository and run its tests", _add_init_arguments, init),
     "add": Action("add a feature to a task: a commit, branch or patch", _add_add_arguments, add),
+    "check": author_check.ACTION,
     "accept": Action("accept the drafts of descriptions", _add_accept_arguments, accept),
 }
 COMMANDS = {"author": (add_arguments, execute)}

@@ -1,7 +1,7 @@
 """pairs.json in a task's folder: what was measured of its golden patches together.
 
-`cooperbench author check` and `cooperbench validate --pairs` write it. A group is solvable if its
-golden patches pass the tests of all its features, merged plainly or as combined.patch has them.
+`cooperbench author check` writes it. A group is solvable if its golden patches pass the tests of
+all its features, merged plainly or as combined.patch has them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
+from typing import NamedTuple
 
 from cooperbench.errors import CooperBenchError, Interrupted
 from cooperbench.eval.protected_files import drop_protected_files
@@ -22,6 +23,7 @@ from cooperbench.records.reference import ReferenceRecord
 from cooperbench.sandbox.manager import SandboxManager
 
 SCHEMA = "cooperbench.validation/1"
+NO_CANARIES = "its successes cannot be confirmed: no version of its tests must fail"
 _ATTACKED_SUFFIXES = {
     "python": (".py",),
     "javascript": (".js", ".mjs", ".cjs", ".ts", ".tsx", ".jsx"),
@@ -42,6 +44,14 @@ class CanaryReport:
     """Number of hidden tests."""
     tests_with_decoys: int
     """Number of hidden tests of which there is a version that must fail."""
+
+
+class AttackResult(NamedTuple):
+    """An attack on the tests of a feature."""
+
+    name: str
+    scored: bool
+    """Whether it would count as a success, which shows a weakness of the tests."""
 
 
 @dataclass
@@ -193,33 +203,43 @@ def _check_canaries(report: TaskReport, feature: Feature, references: References
     """Check that there are tests that must fail, with which successes can be confirmed."""
     if not references.get(feature).golden.success:
         return
+    canary = find_canaries(feature, references)
+    report.canaries.append(canary)
+    if canary.kind is None:
+        report.problems.append(f"feature {feature.feature_id}: {NO_CANARIES}")
+
+
+def find_canaries(feature: Feature, references: References) -> CanaryReport:
+    """Return whether successes of a feature, whose golden patch passes, can be confirmed."""
     suites = references.suites(feature)
     if not suites:
-        report.canaries.append(CanaryReport(feature.feature_id, None, 0, 0))
-        problem = "its successes cannot be confirmed: no version of its tests must fail"
-        report.problems.append(f"feature {feature.feature_id}: {problem}")
-        return
+        return CanaryReport(feature.feature_id, None, 0, 0)
     with_decoys = min(suite.tests_with_decoys for suite in suites)
-    report.canaries.append(
-        CanaryReport(feature.feature_id, suites[0].kind, suites[0].tests_total, with_decoys)
-    )
+    return CanaryReport(feature.feature_id, suites[0].kind, suites[0].tests_total, with_decoys)
 
 
 def _attack_feature(report: TaskReport, feature: Feature, references: References) -> None:
     """Check that no attack passes the feature's tests."""
     if not references.get(feature).golden.success:
         return
+    for attack in try_attacks(feature, references):
+        report.checks += 1
+        if attack.scored:
+            report.problems.append(f"feature {feature.feature_id}: scored: {attack.name}")
+
+
+def try_attacks(feature: Feature, references: References) -> Iterator[AttackResult]:
+    """Try each attack on the tests of a feature whose golden patch passes."""
     tester = references.tester
     with TreeStore(tester.base(feature.task)) as store:
         protected = tester.protected_files((feature,), store)
         for name, patch in _attacks(feature, store):
             applied = drop_protected_files(patch, protected, store)
-            report.checks += 1
-            if not references.test(feature, applied.patch, applied.tree).success:
-                continue
-            confirmation = references.confirm(feature, applied.patch, applied.tree)
-            if confirmation.outcome != "suspicious":
-                report.problems.append(f"feature {feature.feature_id}: scored: {name}")
+            scored = False
+            if references.test(feature, applied.patch, applied.tree).success:
+                confirmation = references.confirm(feature, applied.patch, applied.tree)
+                scored = confirmation.outcome != "suspicious"
+            yield AttackResult(name, scored)
 
 
 def _attacks(feature: Feature, store: TreeStore) -> Iterator[tuple[str, bytes]]:
