@@ -100,7 +100,7 @@ def split_range(repo: Path, before: str, after: str) -> CommitPatches:
     git_dir = find_git_dir(repo)
     tree = git("rev-parse", "--verify", f"{after}^{{tree}}", git_dir=git_dir).decode().strip()
     with TreeStore(base_of_clone(git_dir, before)) as store:
-        return _split_tree(store, tree)
+        return split_tree(store, tree)
 
 
 def split_patch(base: Base, patch: bytes) -> CommitPatches:
@@ -113,10 +113,11 @@ def split_patch(base: Base, patch: bytes) -> CommitPatches:
         applied = store.apply(patch)
         if not applied.tree:
             raise UserError(applied.error)
-        return _split_tree(store, applied.tree)
+        return split_tree(store, applied.tree)
 
 
-def _split_tree(store: TreeStore, tree: str) -> CommitPatches:
+def split_tree(store: TreeStore, tree: str) -> CommitPatches:
+    """Split the difference between a store's base commit and a tree."""
     changes = store.changes(tree)
     _reject_special_files(store, tree)
     notes = [path for path in changes if is_release_notes(path)]

@@ -102,7 +102,7 @@ def create_task(
     """
     repo_folder = dataset_dir / repo_name(name)
     if task_id is None:
-        task_id = _next_number(repo_folder, _TASK_FOLDER)
+        task_id = next_task_id(dataset_dir, name)
     folder = repo_folder / f"task{task_id}"
     if folder.exists():
         raise UserError(f"{folder} exists: remove it, or leave out the number of the task")
@@ -151,6 +151,11 @@ def repo_name(name: str) -> str:
     if not plain:
         raise UserError(f"{printable(name)!r} cannot be the name of a repository; use --name NAME")
     return plain if plain.endswith("_task") else f"{plain}_task"
+
+
+def next_task_id(dataset_dir: Path, name: str) -> int:
+    """Return the number of the next task of a repository."""
+    return _next_number(dataset_dir / repo_name(name), _TASK_FOLDER)
 
 
 def _next_number(folder: Path, pattern: re.Pattern[str]) -> int:
@@ -277,9 +282,7 @@ def add_feature(task: Task, draft: FeatureDraft) -> Feature:
         raise UserError(f"{task.label} has {MAX_FEATURES} features, which is the maximum")
     staging = Path(mkdtemp(prefix=".new-", dir=task.path))
     try:
-        write_text(staging / "feature.md", draft.description)
-        write_bytes(staging / "feature.patch", draft.feature_patch)
-        write_bytes(staging / "tests.patch", draft.tests_patch)
+        write_feature_files(staging, draft)
         staging.chmod(0o755)
         staging.rename(task.path / f"feature{feature_id}")
     except BaseException:
@@ -289,6 +292,13 @@ def add_feature(task: Task, draft: FeatureDraft) -> Feature:
     changed = Task(task.repo, task.task_id, task.path, (*task.feature_ids, feature_id))
     write_combined_patch(changed)
     return changed.feature(feature_id)
+
+
+def write_feature_files(folder: Path, draft: FeatureDraft) -> None:
+    """Write the files of a feature to its folder."""
+    write_text(folder / "feature.md", draft.description)
+    write_bytes(folder / "feature.patch", draft.feature_patch)
+    write_bytes(folder / "tests.patch", draft.tests_patch)
 
 
 def _check_draft(task: Task, draft: FeatureDraft) -> None:

@@ -27,7 +27,7 @@ from cooperbench.author.task_files import (
     open_base,
 )
 from cooperbench.author.task_info import read_task_info, set_draft
-from cooperbench.cli import arguments, author_check
+from cooperbench.cli import arguments, author_check, author_mine
 from cooperbench.cli.author_arguments import (
     TASK_HELP,
     Action,
@@ -288,6 +288,7 @@ def accept(args: argparse.Namespace) -> int:
 ACTIONS = {
     "init": Action("make a task from a repository and run its tests", _add_init_arguments, init),
     "add": Action("add a feature to a task: a commit, branch or patch", _add_add_arguments, add),
+    "mine": author_mine.ACTION,
     "check": author_check.ACTION,
     "accept": Action("accept the drafts of descriptions", _add_accept_arguments, accept),
 }

@@ -5,6 +5,7 @@ The functions run in a worker process with limits.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from typing import Any
@@ -22,6 +23,7 @@ _TEST_REQUIREMENTS = re.compile(
 _DEV_REQUIREMENTS = re.compile(
     r"(?:dev[-_]?requirements|requirements[-_.]dev|requirements/dev)\.txt"
 )
+_EXTRAS_NAME = re.compile(r"extras?(?:_require)?s?", re.IGNORECASE)
 _PYTEST_SECTIONS = {"setup.cfg": "tool:pytest", "tox.ini": "pytest", "pytest.ini": "pytest"}
 _DEFAULT_MINOR = 12
 _NEWEST_MINOR = 13
@@ -109,7 +111,8 @@ def _install_commands(
         return ()
     targets = []
     if is_package:
-        targets.append("-e .")
+        if not any(requirement.startswith("-e ") for requirement in requirements):
+            targets.append("-e .")
         sources.setdefault("install", "pyproject.toml" if _has_build(snapshot) else "setup.py")
     if framework == "pytest":
         targets.append("pytest")
@@ -135,7 +138,11 @@ def _has_build(snapshot: Snapshot) -> bool:
 
 def _test_requirements(snapshot: Snapshot, sources: dict[str, str]) -> list[str]:
     """Return arguments of pip for what the tests need, from the first file that says it."""
-    for find in (_from_pyproject, _from_setup_cfg, _from_requirement_files, _from_tox):
+    readers = (
+        *(_from_pyproject, _from_setup_cfg, _from_setup_py),
+        *(_from_requirement_files, _from_tox),
+    )
+    for find in readers:
         requirements, file = find(snapshot)
         if requirements:
             sources["requirements"] = file
@@ -192,6 +199,51 @@ def _from_setup_cfg(snapshot: Snapshot) -> tuple[list[str], str]:
                 lines = (parser.get(section, name) or "").splitlines()
                 return _quote_all(lines), "setup.cfg"
     return [], ""
+
+
+def _from_setup_py(snapshot: Snapshot) -> tuple[list[str], str]:
+    """Return the package with the extra that the tests need, as setup.py names it."""
+    names = _extras_in_code(snapshot.text("setup.py"))
+    for pattern in (_TEST_GROUP, _DEV_GROUP):
+        extras = [name for name in names if pattern.fullmatch(name)]
+        if extras:
+            return [f"-e {shlex.quote(f'.[{extras[0]}]')}"], "setup.py"
+    return [], ""
+
+
+def _extras_in_code(code: str) -> list[str]:
+    """Return the names of the extras in a setup.py, which is parsed and not run."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "extras_require":
+            names += _keys_of(node.value)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                names += _extras_of_assignment(target, node.value)
+    return list(dict.fromkeys(names))
+
+
+def _extras_of_assignment(target: ast.expr, value: ast.expr) -> list[str]:
+    """Return the extras in `EXTRAS_REQUIRE = {…}` and `extras_require["tests"] = […]`."""
+    if isinstance(target, ast.Name) and _EXTRAS_NAME.fullmatch(target.id):
+        return _keys_of(value)
+    if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+        key = target.slice
+        is_extra = _EXTRAS_NAME.fullmatch(target.value.id)
+        if is_extra and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            return [key.value]
+    return []
+
+
+def _keys_of(node: ast.expr) -> list[str]:
+    if not isinstance(node, ast.Dict):
+        return []
+    keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+    return [key for key in keys if isinstance(key, str)]
 
 
 def _from_requirement_files(snapshot: Snapshot) -> tuple[list[str], str]:

@@ -1,0 +1,1 @@
+"""Finds features in the history of a repository, and groups those that hold on one base commit."""
