@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -410,6 +410,40 @@ def ask(model: str, call: Callable[[], Any], *, first_call: bool) -> Any:
             return call()
         except Exception as error:
             time.sleep(attempts.failed(error, lambda _: None))
+
+
+class TextAnswer(NamedTuple):
+    """A model's answer, and what it used."""
+
+    text: str
+    usage: Usage
+
+
+def ask_for_text(
+    model: str, messages: Sequence[Mapping[str, str]], max_tokens: int, *, first_call: bool
+) -> TextAnswer:
+    """Return a model's answer to a conversation, with retries. For callers that are not agents.
+
+    Raises the same errors as `Attempts.failed`.
+    """
+    litellm = load_litellm()
+
+    def complete() -> Any:
+        """Call the model."""
+        return litellm.completion(
+            model=model,
+            messages=list(messages),
+            timeout=DEFAULT_CALL_SECONDS,
+            temperature=0,
+            max_tokens=max_tokens,
+            drop_params=True,
+            **NO_OTHER_RETRIES,
+        )
+
+    started = time.monotonic()
+    response = ask(model, complete, first_call=first_call)
+    usage = usage_of(response, model, time.monotonic() - started)
+    return TextAnswer(response.choices[0].message.content or "", usage)
 
 
 def _pause_seconds(error: Exception, attempt: int) -> float:

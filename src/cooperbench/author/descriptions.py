@@ -85,6 +85,19 @@ def _repeated_lines(text: str, patch: bytes, source: str) -> Iterator[str]:
             return
 
 
+def without_code_of(text: str, *patches: bytes) -> str:
+    """Return a text without the lines that show code of these patches."""
+    codes: list[str] = []
+    for patch in patches:
+        codes += _telling_lines(patch)
+    kept = []
+    for line in text.splitlines():
+        plain = " ".join(line.split())
+        if not any(code in plain for code in codes):
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def _telling_lines(patch: bytes) -> list[str]:
     """Return the added lines of a patch that say how something is done, each once."""
     lines = []

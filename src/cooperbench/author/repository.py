@@ -15,7 +15,6 @@ from cooperbench.text import names_for_error, plural
 
 _LFS_ATTRIBUTE = "filter=lfs"
 _LFS_POINTER = "version https://git-lfs.github.com/spec/"
-_TRAILER = re.compile(r"(?:[A-Z][\w-]*-by|Change-Id|Fixes|Closes|Refs?): ")
 _VERSION = re.compile(r"[^\d]*(\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?)")
 
 
@@ -90,13 +89,3 @@ def find_version(repo: Path, commit: str) -> str:
     tag = git(*argv, git_dir=git_dir, check=False).decode("utf-8", "replace").strip()
     match = _VERSION.fullmatch(tag)
     return match[1] if match else ""
-
-
-def commit_message(repo: Path, commit: str) -> tuple[str, str]:
-    """Return the subject of a commit, and the rest of its message without trailers."""
-    git_dir = find_git_dir(repo)
-    commit_id = resolve_commit(git_dir, commit)
-    output = git("show", "-s", "--format=%s%x00%b", commit_id, git_dir=git_dir)
-    subject, _, body = output.decode("utf-8", "replace").partition("\0")
-    lines = [line.rstrip() for line in body.splitlines() if not _TRAILER.match(line)]
-    return subject.strip(), "\n".join(lines).strip()

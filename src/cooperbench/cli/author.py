@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cooperbench.author.baseline import Baseline, measure_baseline
+from cooperbench.author.change_text import ChangeText, read_change_text
 from cooperbench.author.detect import detect_project
+from cooperbench.author.drafts import Material, draft_from_history
 from cooperbench.author.project import Project
-from cooperbench.author.repository import commit_message, describe_limits, find_version
+from cooperbench.author.repository import describe_limits, find_version
 from cooperbench.author.split import (
     CommitPatches,
     find_git_dir,
@@ -27,7 +30,7 @@ from cooperbench.author.task_files import (
     open_base,
 )
 from cooperbench.author.task_info import read_task_info, set_draft
-from cooperbench.cli import arguments, author_check, author_mine
+from cooperbench.cli import arguments, author_check, author_describe, author_mine, author_pack
 from cooperbench.cli.author_arguments import (
     TASK_HELP,
     Action,
@@ -190,18 +193,21 @@ def add(args: argparse.Namespace) -> int:
     task = find_task(dataset_folder(args), args.task)
     if args.tests and not args.patch:
         raise UserError("--tests is for --patch: commits and branches are split by themselves")
-    patches, title, body, source = _read_source(task, args)
+    patches, text, source = _read_source(task, args)
     if patches.problem:
         raise UserError(f"{source} is not a feature with tests: {patches.problem}")
-    title = args.title or title
     is_draft = args.description is None
-    description = f"# {title}\n\n{body}".rstrip() + "\n"
-    if args.description is not None:
+    if args.title:
+        text = replace(text, title=args.title)
+    if args.description is None:
+        material = Material(text, patches.feature_patch, patches.tests_patch)
+        description = draft_from_history(material).text
+    else:
         description = _read_file(args.description).decode("utf-8", "replace")
     feature = add_feature(
         task,
         FeatureDraft(
-            title=title,
+            title=text.title,
             feature_patch=patches.feature_patch,
             tests_patch=patches.tests_patch,
             description=description,
@@ -211,7 +217,9 @@ def add(args: argparse.Namespace) -> int:
     )
     changed = plural(len(patches.feature_paths), "file")
     tests = plural(len(patches.test_paths), "test file")
-    arguments.print_line(f"{task.label}/feature{feature.feature_id}: {title}: {changed}, {tests}")
+    arguments.print_line(
+        f"{task.label}/feature{feature.feature_id}: {text.title}: {changed}, {tests}"
+    )
     if patches.left_out:
         arguments.print_note(f"note: left out release notes: {names_for_error(patches.left_out)}")
     if is_draft:
@@ -226,8 +234,7 @@ class _Source(NamedTuple):
     """A change to make a feature of, and what is known about it."""
 
     patches: CommitPatches
-    title: str
-    body: str
+    text: ChangeText
     source: str
 
 
@@ -238,13 +245,14 @@ def _read_source(task: Task, args: argparse.Namespace) -> _Source:
     repo = args.repo or Path(info.clone)
     if not args.repo and not (info.clone and repo.is_dir()):
         raise UserError(f"the clone that {task.label} was made from is gone; name one with --repo")
+    git_dir = find_git_dir(repo)
     if args.from_commit:
-        commit = resolve_commit(find_git_dir(repo), args.from_commit)
-        title, body = commit_message(repo, commit)
-        return _Source(split_commit(repo, commit), title, body, f"commit {commit[:12]}")
+        commit = resolve_commit(git_dir, args.from_commit)
+        text = read_change_text(git_dir, commit)
+        return _Source(split_commit(repo, commit), text, f"commit {commit}")
     patches = split_branch(repo, args.branch, info.upstream_commit)
-    title, body = commit_message(repo, args.branch)
-    return _Source(patches, title, body, f"branch {args.branch}")
+    text = read_change_text(git_dir, resolve_commit(git_dir, args.branch))
+    return _Source(patches, text, f"branch {args.branch}")
 
 
 def _read_patch_files(task: Task, args: argparse.Namespace) -> _Source:
@@ -256,7 +264,7 @@ def _read_patch_files(task: Task, args: argparse.Namespace) -> _Source:
     if args.tests:
         tests = _read_file(args.tests)
         patches = CommitPatches(patch, tests, patches.feature_paths, (args.tests.name,))
-    return _Source(patches, title, "", source)
+    return _Source(patches, ChangeText(title, ""), source)
 
 
 def _read_file(path: Path) -> bytes:
@@ -289,7 +297,9 @@ ACTIONS = {
     "init": Action("make a task from a repository and run its tests", _add_init_arguments, init),
     "add": Action("add a feature to a task: a commit, branch or patch", _add_add_arguments, add),
     "mine": author_mine.ACTION,
+    "describe": author_describe.ACTION,
     "check": author_check.ACTION,
     "accept": Action("accept the drafts of descriptions", _add_accept_arguments, accept),
+    "pack": author_pack.ACTION,
 }
 COMMANDS = {"author": (add_arguments, execute)}

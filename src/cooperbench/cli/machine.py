@@ -21,8 +21,9 @@ from cooperbench.backends.registry import OUR_BACKENDS, find_factory
 from cooperbench.cli import arguments
 from cooperbench.dataset.discovery import DEFAULT_DATASET_DIR, ENVIRONMENT_VARIABLE
 from cooperbench.dataset.download import DEFAULT_DATASET_ID, prepare_dataset
+from cooperbench.dataset.install import install_dataset
 from cooperbench.doctor.checks import Finding, Status, run_checks
-from cooperbench.errors import CooperBenchError
+from cooperbench.errors import CooperBenchError, UserError
 from cooperbench.settings import check_eval_network, config_file, load_settings, save_setting
 from cooperbench.text import plural
 
@@ -253,23 +254,34 @@ def add_prepare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="REV", help=revision)
     dataset_id = "dataset on the Hugging Face Hub (default: %(default)s)"
     parser.add_argument("--dataset-id", metavar="ID", default=DEFAULT_DATASET_ID, help=dataset_id)
+    source = (
+        "install a dataset of `author pack` instead: a folder, a .tar.gz or the URL of one;"
+        " SOURCE#sha256=… is verified"
+    )
+    parser.add_argument("--from", dest="source", metavar="SOURCE", help=source)
     force = "download again and replace the existing folder"
     parser.add_argument("--force", action="store_true", help=force)
     arguments.add_json_argument(parser)
 
 
 def prepare(args: argparse.Namespace) -> int:
-    """Download the dataset."""
+    """Download or install a dataset."""
     folder = args.dataset_dir or os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_DATASET_DIR
-    prepared = prepare_dataset(
-        Path(folder),
-        dataset_id=args.dataset_id,
-        revision=args.revision,
-        force=args.force,
-        progress=arguments.print_note,
-    )
+    if args.source and (args.revision or args.dataset_id != DEFAULT_DATASET_ID):
+        raise UserError("--revision and --dataset-id are for the Hub: leave them out with --from")
+    if args.source:
+        prepared = install_dataset(args.source, Path(folder), force=args.force)
+    else:
+        prepared = prepare_dataset(
+            Path(folder),
+            dataset_id=args.dataset_id,
+            revision=args.revision,
+            force=args.force,
+            progress=arguments.print_note,
+        )
     counts = f"{plural(prepared.tasks, 'task')}, {plural(prepared.pairs, 'pair')}"
-    state = "downloaded" if prepared.downloaded else "already there (--force downloads it again)"
+    done = "installed" if args.source else "downloaded"
+    state = done if prepared.downloaded else "already there (--force gets it again)"
     lines = [f"{prepared.path}: {counts}, revision {prepared.revision}, {state}"]
     content = asdict(prepared) | {"path": str(prepared.path)}
     if prepared.kept is not None:

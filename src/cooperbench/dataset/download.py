@@ -90,7 +90,7 @@ def prepare_dataset(  # noqa: PLR0913  # the documented signature
         prepared = _describe(staging, dataset_id, commit)
         origin = {"dataset_id": dataset_id, "revision": commit, "downloaded_at": utc_now()}
         write_json(staging / MARKER, origin)
-        kept = _move_away(dest)
+        kept = move_away(dest)
         staging.rename(dest)
     return replace(prepared, path=dest, downloaded=True, kept=kept)
 
@@ -108,9 +108,9 @@ def _check_file_names(names: Iterable[str], dataset_id: str) -> None:
         )
 
 
-def _move_away(dest: Path) -> Path | None:
+def move_away(dest: Path) -> Path | None:
     """Rename an existing folder and return its new path; None if there is nothing to keep."""
-    if _is_free(dest):
+    if is_free(dest):
         return None
     for number in count(1):
         kept = dest.with_name(f"{dest.name}.replaced-{number}")
@@ -120,13 +120,14 @@ def _move_away(dest: Path) -> Path | None:
     raise AssertionError("unreachable")
 
 
-def _is_free(dest: Path) -> bool:
+def is_free(dest: Path) -> bool:
+    """Whether nothing is lost if a dataset is written there."""
     return not dest.exists() or (dest.is_dir() and not any(dest.iterdir()))
 
 
 def _known_revision(dest: Path, dataset_id: str) -> str | None:
     """Return the commit of the dataset in a folder; UserError if it contains something else."""
-    if _is_free(dest):
+    if is_free(dest):
         return None
     marker = read_json(dest / MARKER, follow_link=True) or {}
     if marker.get("dataset_id") == dataset_id:

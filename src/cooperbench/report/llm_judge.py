@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -214,44 +213,22 @@ def _judge(model: str, pair: PairData) -> Judgement:
 
 def _ask_judge(model: str, case: Case) -> _Exchange:
     """Ask the model until an answer is usable, at most `MAX_ANSWERS` times."""
-    from cooperbench.agents.llm import (
-        DEFAULT_CALL_SECONDS,
-        NO_OTHER_RETRIES,
-        ask,
-        load_litellm,
-        usage_of,
-    )
+    from cooperbench.agents.llm import ask_for_text
 
-    litellm = load_litellm()
     messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": case.text}]
     usage = Usage()
-
-    def complete() -> object:
-        """Call the model with all messages so far."""
-        return litellm.completion(
-            model=model,
-            messages=messages,
-            timeout=DEFAULT_CALL_SECONDS,
-            temperature=0,
-            max_tokens=_ANSWER_TOKENS,
-            drop_params=True,
-            **NO_OTHER_RETRIES,
-        )
-
     for number in range(1, MAX_ANSWERS + 1):
-        started = time.monotonic()
         try:
-            response = ask(model, complete, first_call=number == 1)
+            answer = ask_for_text(model, messages, _ANSWER_TOKENS, first_call=number == 1)
         except AgentFailure as failure:
             # The material is too long or violates a content policy: an outcome, not an outage.
             problem = redact(f"{failure.status}: {failure}")
             return _Exchange(None, number - 1, [problem], usage)
-        usage += usage_of(response, model, time.monotonic() - started)
-        answer = response.choices[0].message.content or ""
-        label = parse_label(answer, case.sources)
+        usage += answer.usage
+        label = parse_label(answer.text, case.sources)
         if label is not None:
             return _Exchange(label, number, [], usage)
-        messages.append({"role": "assistant", "content": answer})
+        messages.append({"role": "assistant", "content": answer.text})
         messages.append({"role": "user", "content": _ASK_AGAIN})
     return _Exchange(None, MAX_ANSWERS, [], usage)
 

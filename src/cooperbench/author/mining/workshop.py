@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cooperbench.author.change_text import read_change_text
 from cooperbench.author.detect import detect_project
+from cooperbench.author.drafts import Material, draft_from_history
 from cooperbench.author.mining.plan import BasePlan, Placement
 from cooperbench.author.mining.state import HOLDS, MiningState
 from cooperbench.author.mining.transplant import Conflict, Content, Transplanter
@@ -290,11 +291,12 @@ class Workshop:
         for number, item in enumerate(holding, 1):
             commit = item.placement.commit_id
             text = read_change_text(self._git_dir, commit)
+            material = Material(text, item.patches.feature_patch, item.patches.tests_patch)
             entry = FeatureDraft(
                 title=text.title,
                 feature_patch=item.patches.feature_patch,
                 tests_patch=item.patches.tests_patch,
-                description=text.draft,
+                description=draft_from_history(material).text,
                 is_draft=True,
                 source=f"commit {commit}",
             )
