@@ -43,9 +43,9 @@ def read_change_text(git_dir: Path, commit: str) -> ChangeText:
     text = _without_trailers(body)
     messages: tuple[str, ...] = ()
     title = subject.strip()
-    first_parent, *others = parents.split()
-    if others:
-        messages = _merged_subjects(git_dir, first_parent, others)
+    merged = parents.split()[1:]
+    if merged:
+        messages = _merged_subjects(git_dir, parents.split()[0], merged)
     if _MERGE.match(title):
         first_line, _, rest = text.partition("\n")
         if first_line:
@@ -60,9 +60,9 @@ def _without_trailers(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-def _merged_subjects(git_dir: Path, first_parent: str, others: list[str]) -> tuple[str, ...]:
+def _merged_subjects(git_dir: Path, first_parent: str, merged: list[str]) -> tuple[str, ...]:
     """Return the subjects of the merged commits, the oldest first."""
     argv = ("log", "--no-merges", "--format=%s", f"--max-count={_MAX_COMMITS}", "--reverse")
-    output = git(*argv, *others, f"^{first_parent}", git_dir=git_dir, check=False)
+    output = git(*argv, *merged, f"^{first_parent}", git_dir=git_dir, check=False)
     subjects = output.decode("utf-8", "replace").splitlines()
     return tuple(subject for subject in subjects if not _NOTHING_NEW.match(subject))

@@ -247,8 +247,12 @@ def _read_added_node(names: PatchNames, node: Node, row: int, fragment: _Fragmen
 
 
 def _define(names: PatchNames, new_name: NewName) -> None:
-    if new_name.name and not _NOT_A_NAME.fullmatch(new_name.name):
-        names.defined.setdefault(new_name.name, new_name)
+    if not new_name.name or _NOT_A_NAME.fullmatch(new_name.name):
+        return
+    known = names.defined.get(new_name.name)
+    # A function may have the name of its module.
+    if known is None or (new_name.signature and not known.signature):
+        names.defined[new_name.name] = new_name
 
 
 def _new_name(node: Node, row: int, fragment: _Fragment) -> NewName:

@@ -27,7 +27,7 @@ from cooperbench.git import GitError, decode_path, git
 
 MAX_LINES = 400
 """Changed lines of code in a golden patch that is worth a look."""
-MIN_LINES = 3
+MIN_LINES = 2
 _MAX_FILES = 40
 _RECORD = b"\x01"
 _REVERT = re.compile(r"(?:this )?reverts? ", re.IGNORECASE)

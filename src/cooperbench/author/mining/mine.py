@@ -20,7 +20,12 @@ from cooperbench.author.mining.history import (
 )
 from cooperbench.author.mining.plan import MIN_FEATURES, Planner
 from cooperbench.author.mining.state import MinedTask, MiningState
-from cooperbench.author.mining.workshop import BrokenBase, MiningSettings, Workshop
+from cooperbench.author.mining.workshop import (
+    BrokenBase,
+    MiningContext,
+    MiningSettings,
+    Workshop,
+)
 from cooperbench.author.split import find_git_dir
 from cooperbench.author.task_files import next_task_id, repo_name
 from cooperbench.errors import UserError
@@ -117,6 +122,9 @@ class Miner:
 
     def _make_tasks(self, planner: Planner, candidates: list[Candidate], max_tasks: int) -> None:
         pool = self._sandboxes.pool(self._settings.concurrency, "mine")
+        context = MiningContext(
+            self._settings, self._state, self._sandboxes, planner.transplanter, self._note
+        )
         tried: set[str] = set()
         while len(self._existing_tasks()) < max_tasks:
             used = self._used_commits(candidates)
@@ -130,12 +138,9 @@ class Miner:
                 f"[{number}/{max_tasks} tasks] base {plan.base[:12]}:"
                 f" {plural(len(plan.placements), 'candidate')} fit"
             )
-            workshop = Workshop(
-                plan, self._settings, self._state, self._sandboxes, planner.transplanter
-            )
             task_id = next_task_id(self._settings.dataset_dir, self._settings.name)
             try:
-                made = workshop.make_task(task_id, pool)
+                made = Workshop(plan, context).make_task(task_id, pool)
             except BrokenBase as problem:
                 self._state.reject_base(plan.base, str(problem))
                 self._note(f"  not usable: {problem}")

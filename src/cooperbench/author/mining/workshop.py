@@ -6,7 +6,7 @@ The task is made in a folder for drafts and moved to the dataset when it is comp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from cooperbench.author.task_files import (
     FeatureDraft,
     TaskOrigin,
     create_task,
+    repo_name,
     write_feature_files,
 )
 from cooperbench.author.task_info import FeatureInfo, set_feature_info
@@ -73,6 +74,17 @@ class MiningSettings:
 
 
 @dataclass(frozen=True)
+class MiningContext:
+    """What all base commits of one call have in common."""
+
+    settings: MiningSettings
+    state: MiningState
+    sandboxes: SandboxManager
+    transplanter: Transplanter
+    note: Callable[[str], None]
+
+
+@dataclass(frozen=True)
 class HoldingFeature:
     """A candidate that holds on a base."""
 
@@ -84,23 +96,19 @@ class HoldingFeature:
 class Workshop:
     """Tries the candidates of one plan on their base commit."""
 
-    def __init__(
-        self,
-        plan: BasePlan,
-        settings: MiningSettings,
-        state: MiningState,
-        sandboxes: SandboxManager,
-        transplanter: Transplanter,
-    ) -> None:
+    def __init__(self, plan: BasePlan, context: MiningContext) -> None:
+        settings = context.settings
         self._plan = plan
         self._settings = settings
-        self._state = state
-        self._sandboxes = sandboxes
-        self._transplanter = transplanter
+        self._state = context.state
+        self._sandboxes = context.sandboxes
+        self._transplanter = context.transplanter
+        self._note = context.note
+        self._repo = repo_name(settings.name)
         self._git_dir = find_git_dir(settings.repo)
         # The same tree as in the task's bundle; here are the new files, too.
         self._base = base_of_clone(self._git_dir, plan.base)
-        self._tester = PatchTester(sandboxes, settings.timeout_seconds)
+        self._tester = PatchTester(context.sandboxes, settings.timeout_seconds)
         self._references = References(self._tester, settings.network)
 
     def make_task(self, task_id: int, pool: Executor) -> tuple[Task, list[str]] | None:
@@ -131,7 +139,9 @@ class Workshop:
         if problem:
             raise BrokenBase(f"{problem} (as on another base)")
         origin = TaskOrigin(settings.repo, base, find_version(settings.repo, base))
-        task = create_task(settings.drafts, settings.name, project, origin, task_id)
+        # A folder for each base: images are known by the folders of their tasks.
+        drafts = settings.drafts / self._repo / base[:12]
+        task = create_task(drafts, settings.name, project, origin, task_id)
         try:
             self._sandboxes.image(task)
         except Interrupted:
@@ -252,6 +262,8 @@ class Workshop:
             changes = item.placement.candidate.changes
             moved = self._transplanter.move(changes, item.patches.feature_paths, files)
             if isinstance(moved, Conflict):
+                commit = item.placement.commit_id
+                self._note(f"  {commit[:12]} conflicts with the others in {moved.path}")
                 continue
             kept.append(item)
             changed |= moved
@@ -281,7 +293,12 @@ class Workshop:
         for feature, run in zip(features, runs, strict=True):
             if not run.success:
                 failed.add(feature.feature_id)
+                reason = f"fails together with the others: {run.error}"
+                self._note(f"  {self._commit_of(feature)[:12]} {reason}")
         return failed
+
+    def _commit_of(self, feature: Feature) -> str:
+        return self._plan.placements[feature.feature_id - 1].commit_id
 
     def _write_task(self, draft: Task, holding: Sequence[HoldingFeature], combined: bytes) -> Task:
         """Number the features by their age, and move the task to the dataset."""
