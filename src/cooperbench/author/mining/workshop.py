@@ -15,7 +15,8 @@ from pathlib import Path
 from cooperbench.author.change_text import read_change_text
 from cooperbench.author.detect import detect_project
 from cooperbench.author.drafts import Material, draft_from_history
-from cooperbench.author.mining.plan import BasePlan, Placement
+from cooperbench.author.mining.culprits import choose_culprit
+from cooperbench.author.mining.plan import MIN_FEATURES, BasePlan, Placement
 from cooperbench.author.mining.state import HOLDS, MiningState
 from cooperbench.author.mining.transplant import Conflict, Content, Transplanter
 from cooperbench.author.project import Project
@@ -41,12 +42,12 @@ from cooperbench.models import EvalNetwork, Feature, Task
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.storage import write_bytes
 from cooperbench.temporary import remove_tree
+from cooperbench.text import names_for_error
 
 _MANIFESTS = (
     *("pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "package.json", "package-lock.json"),
     *("pnpm-lock.yaml", "yarn.lock", "go.mod", "Cargo.toml", "Cargo.lock"),
 )
-_MAX_JOINT_ROUNDS = 4
 _PASSES_WITHOUT = "its tests pass without it"
 
 
@@ -121,7 +122,7 @@ class Workshop:
         try:
             holding = self._find_holding(task, pool)
             holding, combined = self._keep_joint(task, holding, pool)
-            if len(holding) < 2:
+            if len(holding) < MIN_FEATURES:
                 return None
             final = self._write_task(task, holding, combined)
         finally:
@@ -242,15 +243,19 @@ class Workshop:
         # The commits of the history follow each other, so the order of the history has no
         # conflicts where each builds on the one before.
         kept = sorted(holding, key=lambda item: -item.placement.candidate.commit.position)
-        for _ in range(_MAX_JOINT_ROUNDS):
+        while True:
             kept, combined = self._combine(kept)
-            if len(kept) < 2:
-                break
+            if len(kept) < MIN_FEATURES:
+                return [], b""
             failed = self._find_failed(task, kept, combined, pool)
             if not failed:
                 return kept, combined
-            kept = [item for item in kept if item.feature.feature_id not in failed]
-        return [], b""
+            tests = {item.feature.feature_id: item.patches.tests_patch for item in kept}
+            culprit = choose_culprit(failed, tests)
+            names = names_for_error(sorted(set().union(*failed.values())), limit=2)
+            commit = self._plan.placements[culprit - 1].commit_id
+            self._note(f"  {commit[:12]} left out: with it others fail: {names or 'all tests'}")
+            kept = [item for item in kept if item.feature.feature_id != culprit]
 
     def _combine(self, holding: Sequence[HoldingFeature]) -> tuple[list[HoldingFeature], bytes]:
         """Apply features one after the other; leave out those that do not fit."""
@@ -277,28 +282,23 @@ class Workshop:
 
     def _find_failed(
         self, task: Task, holding: Sequence[HoldingFeature], combined: bytes, pool: Executor
-    ) -> set[int]:
+    ) -> dict[int, set[str]]:
+        """Return the failed tests of the features that fail with the patch of all."""
         features = [item.feature for item in holding]
         tester = self._tester
         with TreeStore(tester.base(task)) as store:
             protected = tester.protected_files(features, store)
             applied = drop_protected_files(combined, protected, store)
-        if not applied.patch:
-            return {feature.feature_id for feature in features}
         test = partial(self._references.test, patch=applied.patch, tree=applied.tree)
         futures = [pool.submit(test, feature) for feature in features]
         self._sandboxes.drain(futures, lambda _: None)
         runs = [future.result() for future in futures]
-        failed = set()
+        failed: dict[int, set[str]] = {}
         for feature, run in zip(features, runs, strict=True):
             if not run.success:
-                failed.add(feature.feature_id)
-                reason = f"fails together with the others: {run.error}"
-                self._note(f"  {self._commit_of(feature)[:12]} {reason}")
+                outcomes = run.outcomes.items()
+                failed[feature.feature_id] = {test for test, end in outcomes if end == "failed"}
         return failed
-
-    def _commit_of(self, feature: Feature) -> str:
-        return self._plan.placements[feature.feature_id - 1].commit_id
 
     def _write_task(self, draft: Task, holding: Sequence[HoldingFeature], combined: bytes) -> Task:
         """Number the features by their age, and move the task to the dataset."""
