@@ -15,10 +15,11 @@ from cooperbench.author.descriptions import check_description
 from cooperbench.author.patch_size import golden_size_problem, patch_size, tests_size_problem
 from cooperbench.author.secret_search import find_secrets, find_secrets_in_base
 from cooperbench.author.solvability import groups_to_measure, measure_group
+from cooperbench.author.split import find_tests_in
 from cooperbench.author.task_info import TaskInfo, read_task_info
 from cooperbench.dataset.golden_groups import GoldenGroup, write_golden_groups
 from cooperbench.errors import CooperBenchError, Interrupted, UserError
-from cooperbench.eval.protected_files import applied_tests, drop_protected_files
+from cooperbench.eval.protected_files import applied_tests
 from cooperbench.eval.references import References
 from cooperbench.eval.trees import TreeStore
 from cooperbench.eval.validate import (
@@ -91,6 +92,16 @@ class TaskCheck:
         return all(check.state in ("ok", "warning") for check in self.checks)
 
 
+@dataclass(frozen=True)
+class CheckOptions:
+    """How thoroughly a task is checked."""
+
+    repeat: int = 1
+    """Runs of each feature on the base, and with its golden patch."""
+    attacks: bool = True
+    note: Callable[[str], None] = lambda _: None
+
+
 class TaskChecker:
     """Checks one task on one backend."""
 
@@ -99,14 +110,14 @@ class TaskChecker:
         task: Task,
         sandboxes: SandboxManager,
         references: References,
-        repeat: int = 1,
-        note: Callable[[str], None] = lambda _: None,
+        options: CheckOptions,
     ) -> None:
         self._task = task
         self._sandboxes = sandboxes
         self._references = references
-        self._repeat = repeat
-        self._note = note
+        self._repeat = options.repeat
+        self._with_attacks = options.attacks
+        self._note = options.note
 
     def check(self, pool: Executor) -> TaskCheck:
         """Run all checks, several test runs at a time in the threads of `pool`."""
@@ -119,7 +130,8 @@ class TaskChecker:
         if image.state == "ok":
             measurements = self._measure_features(pool)
             groups = self._measure_groups(measurements, pool)
-            checks += _checks_of(measurements, self._repeat)
+            with_attacks = self._with_attacks
+            checks += _checks_of(measurements, self._repeat, with_attacks=with_attacks)
             checks += _check_groups(task, groups)
         else:
             names = ("patches", "base", "golden", "flaky", "duration", "canaries", "attacks")
@@ -152,7 +164,8 @@ class TaskChecker:
             measurement.reference = references.measure(feature, self._repeat)
             if measurement.passes:
                 measurement.canaries = find_canaries(feature, references)
-                measurement.attacks = list(try_attacks(feature, references))
+                if self._with_attacks:
+                    measurement.attacks = list(try_attacks(feature, references))
         except Interrupted:
             raise
         except (CooperBenchError, OSError) as error:
@@ -163,16 +176,14 @@ class TaskChecker:
         return measurement
 
     def _patch_problems(self, feature: Feature) -> Iterator[str]:
-        tester = self._references.tester
-        with TreeStore(tester.base(feature.task)) as store:
+        with TreeStore(self._references.tester.base(feature.task)) as store:
+            golden = store.apply(feature.patch.read_bytes())
+            if golden.error:
+                yield f"feature.patch: {golden.error}"
             if not applied_tests(feature.tests.read_bytes(), feature, store)[0]:
                 yield "tests.patch does not apply"
-            protected = tester.protected_files((feature,), store)
-            golden = drop_protected_files(feature.patch.read_bytes(), protected, store)
-        if golden.error:
-            yield f"feature.patch: {golden.error}"
-        for file in golden.dropped:
-            yield f"feature.patch changes {file.path}, which agents may not change ({file.reason})"
+            for path in find_tests_in(feature.patch.read_bytes(), store):
+                yield f"feature.patch changes {path}, which belongs to the tests (--fix moves it)"
 
     def _measure_groups(
         self, measurements: Sequence[FeatureMeasurement], pool: Executor
@@ -224,7 +235,9 @@ def _check_features(task: Task) -> Check:
     return Check("features", "ok", (plural(number, "feature"),))
 
 
-def _checks_of(measurements: Sequence[FeatureMeasurement], repeat: int) -> Iterator[Check]:
+def _checks_of(
+    measurements: Sequence[FeatureMeasurement], repeat: int, *, with_attacks: bool
+) -> Iterator[Check]:
     """Yield the checks that follow from the test runs of each feature."""
     patches = []
     for measurement in measurements:
@@ -238,7 +251,8 @@ def _checks_of(measurements: Sequence[FeatureMeasurement], repeat: int) -> Itera
     yield _check_duration(with_runs)
     passing = [measurement for measurement in with_runs if measurement.passes]
     yield _check_canaries(passing)
-    yield _check_attacks(passing)
+    if with_attacks:
+        yield _check_attacks(passing)
 
 
 def _check_base(measurements: Sequence[FeatureMeasurement]) -> Check:

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from cooperbench.author.detect import find_license_of
-from cooperbench.author.split import split_patch
+from cooperbench.author.split import find_tests_in, split_patch
 from cooperbench.author.task_files import BUNDLE, open_base, write_combined_patch
 from cooperbench.author.task_info import read_task_info, write_task_info
 from cooperbench.errors import UserError
 from cooperbench.eval.base_commit import Base
-from cooperbench.eval.protected_files import drop_protected_files
-from cooperbench.eval.protected_paths import ProtectedFiles
 from cooperbench.eval.trees import TreeStore
 from cooperbench.models import Feature, Task
 from cooperbench.storage import read_bytes, write_bytes
@@ -47,9 +45,8 @@ def _move_tests(feature: Feature, base: Base) -> Iterator[str]:
     golden = read_bytes(feature.patch, follow_link=True) or b""
     tests = read_bytes(feature.tests, follow_link=True) or b""
     with TreeStore(base) as store:
-        protected = ProtectedFiles(hidden=frozenset(), base=base.paths)
-        dropped = [file.path for file in drop_protected_files(golden, protected, store).dropped]
-        if not dropped:
+        misplaced = find_tests_in(golden, store)
+        if not misplaced:
             return
         golden_tree = store.apply(golden).tree
         both = store.apply(tests, golden_tree)
@@ -61,7 +58,7 @@ def _move_tests(feature: Feature, base: Base) -> Iterator[str]:
         return
     write_bytes(feature.patch, split.feature_patch)
     write_bytes(feature.tests, split.tests_patch)
-    moved = names_for_error(dropped, limit=3)
+    moved = names_for_error(misplaced, limit=3)
     yield f"feature {feature.feature_id}: moved {moved} from feature.patch to tests.patch"
 
 

@@ -138,6 +138,14 @@ def split_tree(store: TreeStore, tree: str) -> CommitPatches:
     )
 
 
+def find_tests_in(golden: bytes, store: TreeStore) -> list[str]:
+    """Return the test files that a golden patch changes; they belong to the hidden tests."""
+    protected = ProtectedFiles(hidden=frozenset(), base=store.base.paths)
+    dropped = drop_protected_files(golden, protected, store).dropped
+    tests = [file.path for file in dropped if file.reason in _TEST_REASONS]
+    return [path for path in tests if not may_hold_test_config(path)]
+
+
 def is_release_notes(path: str) -> bool:
     """Whether a file lists the changes of releases, by its name."""
     return bool(_RELEASE_NOTES.fullmatch(path))

@@ -6,7 +6,7 @@ import argparse
 
 import msgspec
 
-from cooperbench.author.check import SCHEMA, Check, TaskCheck, TaskChecker
+from cooperbench.author.check import SCHEMA, Check, CheckOptions, TaskCheck, TaskChecker
 from cooperbench.author.fix import fix_task
 from cooperbench.author.task_files import find_task
 from cooperbench.cli import arguments
@@ -39,6 +39,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat", type=arguments.whole_above_zero, default=2, metavar="K", help=repeat
     )
+    attacks = "leave out the attacks on the tests, which take most of the time"
+    parser.add_argument("--no-attacks", dest="attacks", action="store_false", help=attacks)
     add_concurrency_argument(parser)
     add_sandbox_arguments(parser)
     arguments.add_dataset_argument(parser)
@@ -55,7 +57,8 @@ def check(args: argparse.Namespace) -> int:
         tester = PatchTester(sandboxes, args.test_timeout_seconds)
         network = args.eval_network or default_eval_network()
         references = References(tester, network, note=arguments.print_note)
-        checker = TaskChecker(task, sandboxes, references, args.repeat, arguments.print_note)
+        options = CheckOptions(args.repeat, attacks=args.attacks, note=arguments.print_note)
+        checker = TaskChecker(task, sandboxes, references, options)
         result = checker.check(sandboxes.pool(args.concurrency, "check"))
     if args.json:
         arguments.print_json(_content(result, fixed))

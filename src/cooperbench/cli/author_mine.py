@@ -42,12 +42,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commits", type=arguments.whole_above_zero, default=500, metavar="N", help=commits
     )
-    features = f"features per task, {MIN_FEATURES} to {MAX_FEATURES} (default: %(default)s)"
+    features = (
+        f"maximum number of features per task, {MIN_FEATURES} to {MAX_FEATURES} (default: 3 to 6,"
+        " by the number of candidates)"
+    )
     parser.add_argument(
         "--features",
         dest="max_features",
         type=arguments.whole_above_zero,
-        default=6,
+        default=0,
         metavar="N",
         help=features,
     )
@@ -64,7 +67,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def mine(args: argparse.Namespace) -> int:
     """Mine a repository; return 1 if there is no task."""
-    if not MIN_FEATURES <= args.max_features <= MAX_FEATURES:
+    if args.max_features and not MIN_FEATURES <= args.max_features <= MAX_FEATURES:
         raise UserError(f"--features {args.max_features}: use {MIN_FEATURES} to {MAX_FEATURES}")
     git_dir = find_git_dir(args.repo)
     tip = resolve_commit(git_dir, args.commit)

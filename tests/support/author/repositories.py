@@ -98,3 +98,105 @@ def python_repository(path: Path) -> Repository:
     repository.branch("line", "Add lines", python_feature("line", "size", "3"))
     repository.branch("double", "Double sizes", python_feature("double", "size * 2", "6"))
     return repository
+
+
+def mixed_history(path: Path) -> Repository:
+    """A library with unittest whose main line has features, and changes that are not."""
+    repository = Repository(path)
+    repository.commit("Start", PYTHON_BASE)
+    repository.commit("Add cubes (#1)", python_feature("cube", "size ** 3", "27"))
+    repository.commit("Fix a typo", {"README.md": "Shapes\n"})
+    repository.git("checkout", "-q", "-b", "lines")
+    line = python_feature("line", "size", "3")
+    repository.commit("Add lines", {"shapes/line.py": line["shapes/line.py"]})
+    repository.commit("Test lines", {"tests/test_line.py": line["tests/test_line.py"]})
+    repository.git("checkout", "-q", "main")
+    repository.git("merge", "-q", "--no-ff", "-m", "Merge branch 'lines'", "lines")
+    repository.commit("Double sizes (#3)", python_feature("double", "size * 2", "6"))
+    # Its test passes without it.
+    renamed = {"shapes/names.py": "NAMES = ['square', 'cube']\nMORE = []\n"}
+    test = PYTHON_BASE["tests/test_area.py"].replace("test_square", "test_squares")
+    repository.commit("Rename things", {**renamed, "tests/test_area.py": test})
+    # It builds on cubes.
+    module = "from shapes.cube import cube\n\n\ndef tower(size):\n    return 2 * cube(size)\n"
+    tower = python_feature("tower", "", "54")
+    repository.commit("Add towers", {**tower, "shapes/tower.py": module})
+    return repository
+
+
+JAVASCRIPT_BASE = {
+    "package.json": (
+        '{"name": "shapes", "version": "1.0.0", "license": "MIT",'
+        ' "scripts": {"test": "node --test"}}\n'
+    ),
+    "area.js": "exports.square = (side) => side * side\n",
+    "area.test.js": (
+        "const test = require('node:test')\nconst assert = require('node:assert')\n"
+        "const { square } = require('./area')\n\n"
+        "test('square', () => { assert.strictEqual(square(3), 9) })\n"
+    ),
+    ".gitignore": "node_modules\n",
+}
+
+
+def javascript_feature(name: str, code: str, expected: str) -> dict[str, str]:
+    """Files of a feature: a module with a function, and its test."""
+    return {
+        f"{name}.js": f"exports.{name} = (size) => {{\n  return {code}\n}}\n",
+        f"{name}.test.js": (
+            "const test = require('node:test')\nconst assert = require('node:assert')\n"
+            f"const {{ {name} }} = require('./{name}')\n\n"
+            f"test('{name}', () => {{ assert.strictEqual({name}(3), {expected}) }})\n"
+        ),
+    }
+
+
+RUST_BASE = {
+    "Cargo.toml": (
+        '[package]\nname = "shapes"\nversion = "0.1.0"\nedition = "2021"\nlicense = "MIT"\n'
+    ),
+    "Cargo.lock": 'version = 3\n\n[[package]]\nname = "shapes"\nversion = "0.1.0"\n',
+    "src/lib.rs": "pub fn square(side: i64) -> i64 {\n    side * side\n}\n",
+    "tests/area.rs": (
+        "use shapes::square;\n\n#[test]\nfn squares() {\n    assert_eq!(square(3), 9);\n}\n"
+    ),
+    ".gitignore": "target\n",
+}
+
+
+def rust_features() -> list[dict[str, str]]:
+    """Files of two features: each a function of the library, and its test."""
+    square = RUST_BASE["src/lib.rs"]
+    cube = "\npub fn cube(side: i64) -> i64 {\n    side * square(side)\n}\n"
+    line = "pub fn line(size: i64) -> i64 {\n    size\n}\n\n"
+    test = (
+        "use shapes::{name};\n\n#[test]\nfn {name}s() {{\n    assert_eq!({name}(3), {value});\n}}\n"
+    )
+    return [
+        {"src/lib.rs": square + cube, "tests/cube.rs": test.format(name="cube", value=27)},
+        {"src/lib.rs": line + square + cube, "tests/line.rs": test.format(name="line", value=3)},
+    ]
+
+
+GO_BASE = {
+    "go.mod": "module example.invalid/shapes\n\ngo 1.21\n",
+    "area.go": "package shapes\n\nfunc Square(side int) int {\n\treturn side * side\n}\n",
+    "area_test.go": (
+        'package shapes\n\nimport "testing"\n\nfunc TestSquare(t *testing.T) {\n'
+        "\tif Square(3) != 9 {\n\t\tt.Fatal(Square(3))\n\t}\n}\n"
+    ),
+    "LICENSE": "MIT\n",
+}
+
+
+def go_feature(name: str, code: str, expected: str) -> dict[str, str]:
+    """Files of a feature: a function in a file of its own, and its test."""
+    return {
+        f"{name.lower()}.go": (
+            f"package shapes\n\nfunc {name}(size int) int {{\n\treturn {code}\n}}\n"
+        ),
+        f"{name.lower()}_test.go": (
+            f'package shapes\n\nimport "testing"\n\nfunc Test{name}(t *testing.T) {{\n'
+            f"\tif {name}(3) != {expected} {{\n\t\tt.Fatal({name}(3))\n\t}}\n}}\n"
+        ),
+    }

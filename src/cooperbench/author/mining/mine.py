@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cooperbench.author.mining.history import (
@@ -33,6 +33,8 @@ from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.temporary import remove_tree
 from cooperbench.text import plural
 
+_FEW_FEATURES = 3
+_MANY_FEATURES = 6
 _MAX_FAILURES = 3
 """Bases on which a candidate may fail before it is given up."""
 
@@ -85,12 +87,16 @@ class Miner:
             commits = read_main_line(self._git_dir, tip, number_of_commits)
             candidates = self._find_candidates(commits)
             planner = Planner(self._git_dir, candidates)
-            for done in planner.find_fitting():
-                if done % 20 == 0:
-                    self._note(f"planned {done} of {plural(len(candidates), 'base commit')}")
+            with self._threads("plan") as pool:
+                for done in planner.find_fitting(pool):
+                    if done % 20 == 0:
+                        self._note(f"planned {done} of {plural(len(candidates), 'base commit')}")
             self._make_tasks(planner, candidates, max_tasks)
             remove_tree(self._settings.drafts / self._repo)
             return self._report(commits, candidates)
+
+    def _threads(self, name: str) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix=name)
 
     def _find_candidates(self, commits: list[Commit]) -> list[Candidate]:
         """Return the commits that are features with tests; record why others are not."""
@@ -110,7 +116,7 @@ class Miner:
             " splitting them"
         )
         candidates = []
-        with ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="split") as pool:
+        with self._threads("split") as pool:
             results = pool.map(lambda commit: read_candidate(self._git_dir, commit), promising)
             for commit, result in zip(promising, results, strict=True):
                 if isinstance(result, Candidate):
@@ -122,14 +128,18 @@ class Miner:
 
     def _make_tasks(self, planner: Planner, candidates: list[Candidate], max_tasks: int) -> None:
         pool = self._sandboxes.pool(self._settings.concurrency, "mine")
+        settings = self._settings
+        if not settings.max_features:
+            number = _features_per_task(len(candidates), max_tasks)
+            settings = replace(settings, max_features=number)
         context = MiningContext(
-            self._settings, self._state, self._sandboxes, planner.transplanter, self._note
+            settings, self._state, self._sandboxes, planner.transplanter, self._note
         )
         tried: set[str] = set()
         while len(self._existing_tasks()) < max_tasks:
             used = self._used_commits(candidates)
             excluded = {*tried, *self._broken_bases(candidates)}
-            plan = planner.best_plan(used, excluded, self._settings.max_features)
+            plan = planner.best_plan(used, excluded, settings.max_features)
             if plan is None:
                 return
             tried.add(plan.base)
@@ -209,6 +219,11 @@ class Miner:
         if broken:
             return f"its base cannot be used: {broken}"
         return "no other feature fits and holds on the same base"
+
+
+def _features_per_task(candidates: int, tasks: int) -> int:
+    """Return a number of features with which there are enough candidates for all tasks."""
+    return min(max(candidates // tasks, _FEW_FEATURES), _MANY_FEATURES)
 
 
 @contextmanager

@@ -7,13 +7,14 @@ near the base in the history come first, because they are the most likely to hol
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 from cooperbench.author.mining.history import Candidate
 from cooperbench.author.mining.transplant import Conflict, Content, Transplanter
 
-MAX_DISTANCE = 60
+MAX_DISTANCE = 40
 """Candidates after a base that are considered for it."""
 MIN_FEATURES = 2
 
@@ -49,14 +50,18 @@ class Planner:
         self._candidates = sorted(candidates, key=lambda candidate: -candidate.commit.position)
         self._fitting: dict[str, list[Candidate]] = {}
 
-    def find_fitting(self) -> Iterator[int]:
+    def find_fitting(self, pool: Executor) -> Iterator[int]:
         """Find out for each base which candidates fit; yield the number of bases done."""
-        for number, candidate in enumerate(self._candidates):
-            base = candidate.commit.parent
-            files = self.transplanter.files_of(base)
-            later = self._candidates[number : number + MAX_DISTANCE]
-            self._fitting[base] = [other for other in later if self._place(other, files)]
+        numbers = range(len(self._candidates))
+        for number, fitting in enumerate(pool.map(self._fitting_after, numbers)):
+            self._fitting[self._candidates[number].commit.parent] = fitting
             yield number + 1
+
+    def _fitting_after(self, number: int) -> list[Candidate]:
+        """Return the candidates that fit on the parent of the one with this number."""
+        files = self.transplanter.files_of(self._candidates[number].commit.parent)
+        later = self._candidates[number : number + MAX_DISTANCE]
+        return [other for other in later if self._place(other, files)]
 
     def best_plan(
         self, used: Collection[str], excluded_bases: Collection[str], max_features: int

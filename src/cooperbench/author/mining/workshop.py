@@ -64,6 +64,7 @@ class MiningSettings:
     dataset_dir: Path
     subfolder: str
     max_features: int
+    """Features per task; 0: as many as there are candidates for."""
     timeout_seconds: int
     network: EvalNetwork
     concurrency: int

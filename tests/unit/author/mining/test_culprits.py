@@ -5,7 +5,7 @@ import pytest
 from cooperbench.author.mining.culprits import choose_culprit, short_test_name
 
 
-def tests_patch(function: str) -> bytes:
+def patch_of(function: str) -> bytes:
     return (
         "diff --git a/tests/test_a.py b/tests/test_a.py\n"
         "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n"
@@ -14,13 +14,13 @@ def tests_patch(function: str) -> bytes:
 
 
 def test_who_changes_the_failing_test_is_left_out() -> None:
-    tests = {1: tests_patch("test_own"), 2: tests_patch("test_area"), 3: tests_patch("test_x")}
+    tests = {1: patch_of("test_own"), 2: patch_of("test_area"), 3: patch_of("test_x")}
     failed = {1: {"tests/test_a.py::test_area"}, 3: {"tests/test_a.py::test_area"}}
     assert choose_culprit(failed, tests) == 2
 
 
 def test_without_a_suspect_the_last_that_fails_is_left_out() -> None:
-    tests = {1: tests_patch("test_own"), 2: tests_patch("test_other"), 3: b"not a diff"}
+    tests = {1: patch_of("test_own"), 2: patch_of("test_other"), 3: b"not a diff"}
     assert choose_culprit({1: {"test_else"}, 2: set()}, tests) == 2
 
 
