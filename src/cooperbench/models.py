@@ -19,6 +19,10 @@ REPO_DIR = "/workspace/repo"
 """Path of the repository in every sandbox."""
 
 
+Assignment = tuple[tuple[int, ...], ...]
+"""The ids of the features of each agent, in the order of the agents."""
+
+
 class _File:
     """A descriptor for a file in the folder of a feature or a task."""
 
@@ -94,6 +98,9 @@ class Pair:
     task: Task
     feature_ids: tuple[int, ...]
     """In numeric order; `agent1` has the first."""
+    assignment: Assignment | None = field(default=None, compare=False, kw_only=True)
+    """The features of each agent, if one has several (`--agents`, `--split`). None: in solo one
+    agent has all features, otherwise each agent has one."""
 
     @property
     def name(self) -> str:
@@ -126,12 +133,18 @@ class AgentSlot:
 
 
 def agent_slots(pair: Pair, setting: Setting) -> tuple[AgentSlot, ...]:
-    """Return the slots of a pair: one agent per feature, or in setting solo one for all of them."""
+    """Return the slots of a pair: those of its assignment, or by default one agent per feature.
+
+    A single agent is setting solo, whose slot has a name of its own.
+    """
     if setting == "solo":
         return (AgentSlot("solo", pair.features),)
-    return tuple(
-        AgentSlot(f"agent{number}", (feature,)) for number, feature in enumerate(pair.features, 1)
-    )
+    assignment = pair.assignment or tuple((number,) for number in pair.feature_ids)
+    slots = []
+    for number, feature_ids in enumerate(assignment, 1):
+        features = tuple(pair.task.feature(feature_id) for feature_id in feature_ids)
+        slots.append(AgentSlot(f"agent{number}", features))
+    return tuple(slots)
 
 
 @dataclass(frozen=True)

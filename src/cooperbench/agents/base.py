@@ -92,12 +92,20 @@ class OracleAgent(Agent):
     def run(self, session: AgentSession) -> None:
         """Apply the golden patch of the agent's features."""
         features = session.slot.features
-        # Golden patches of several features may conflict; the task's combined patch does not.
-        source = features[0].patch if len(features) == 1 else session.pair.task.combined_patch
-        result = session.apply_patch(source.read_bytes(), source.name)
+        has_all = len(features) == len(session.pair.features)
+        if len(features) == 1 or not has_all:
+            patches = b"".join(feature.patch.read_bytes() for feature in features)
+            result = session.apply_patch(patches, features[0].patch.name)
+            if result.returncode == 0:
+                return
+        if len(features) > 1:
+            # Golden patches of several features may conflict; the task's combined patch does not.
+            combined = session.pair.task.combined_patch
+            result = session.apply_patch(combined.read_bytes(), combined.name)
         if result.returncode != 0:
             reason = result.stderr_read().strip()[:_MAX_REASON_CHARACTERS]
-            raise AgentFailure("gave_up", f"{source.name} does not apply: {reason}")
+            name = "the golden patch" if len(features) == 1 else "combined.patch"
+            raise AgentFailure("gave_up", f"{name} does not apply: {reason}")
 
 
 def retry_timeout_seconds() -> float:

@@ -87,13 +87,29 @@ def steps_for(
     content = content or read_yaml(script)
     by_feature = _steps_by_feature(script, pair, setting, content)
     location = f"{script}: repos.{pair.task.repo}.{pair.task.task_id}.{setting}"
-    keys: list[Any] = [pair.name] if setting == "solo" else list(slot.feature_ids)
-    for key in [*keys, "*"]:
-        if key in by_feature:
-            _check_steps(by_feature[key], f"{location}.{key}", script.parent)
-            steps: list[JsonObject] = by_feature[key]
+    for keys in _script_keys(slot):
+        if all(key in by_feature for key in keys):
+            steps: list[JsonObject] = []
+            for key in keys:
+                _check_steps(by_feature[key], f"{location}.{key}", script.parent)
+                steps += by_feature[key]
             return steps
-    raise UserError(f"{location} has no steps for {keys[0]}")
+    raise UserError(f"{location} has no steps for {_script_keys(slot)[0][0]}")
+
+
+def _script_keys(slot: AgentSlot) -> list[list[Any]]:
+    """Return the keys of a script that have the steps of an agent, the first choice first.
+
+    An agent with several features plays what the script has for these features together, or else
+    the steps of one feature after the other.
+    """
+    features = list(slot.feature_ids)
+    if len(features) == 1 and slot.agent_id != "solo":
+        return [features, ["*"]]
+    together = "_".join(f"f{number}" for number in features)
+    if slot.agent_id == "solo":
+        return [[together], ["*"]]
+    return [[together], features, ["*"]]
 
 
 def _steps_by_feature(script: Path, pair: Pair, setting: Setting, content: Any) -> JsonObject:

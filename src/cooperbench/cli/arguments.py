@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+from cooperbench.dataset.assignment import EVEN, SPLITS
 from cooperbench.dataset.coupling import COUPLINGS
+from cooperbench.errors import UserError
 from cooperbench.models import MAX_AGENTS
 from cooperbench.report import METHODS
 from cooperbench.runner.options import (
@@ -117,8 +119,17 @@ def add_dataset_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset-dir", metavar="DIR", help=f"{folder} {default}")
 
 
-def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = True) -> None:
-    """Add the arguments that select pairs; with `groups` also those for groups of features."""
+def add_selection_arguments(
+    parser: argparse.ArgumentParser, *, groups: bool = True, agents: bool = False
+) -> None:
+    """Add the arguments that select pairs.
+
+    Args:
+        parser: The parser of the command.
+        groups: Whether to add those for groups of features.
+        agents: Whether agents work on the pairs, so that their number can differ from that of
+            features (see `read_agent_numbers`).
+    """
     selection = parser.add_argument_group("which pairs")
     selection.add_argument("-s", "--subset", metavar="NAME", help="only a named subset, e.g. lite")
     selection.add_argument(
@@ -135,18 +146,21 @@ def add_selection_arguments(parser: argparse.ArgumentParser, *, groups: bool = T
         help=f"only these features together, 2 to {MAX_AGENTS}",
     )
     if groups:
-        _add_group_arguments(selection)
+        _add_group_arguments(selection, agents=agents)
+    if agents:
+        _add_agent_arguments(selection)
+        parser.set_defaults(agent_count=None)
     add_dataset_argument(parser)
 
 
-def _add_group_arguments(selection: ArgumentContainer) -> None:
+def _add_group_arguments(selection: ArgumentContainer, *, agents: bool) -> None:
+    size_flags = ["--group-size"] if agents else ["--group-size", "--agents"]
     selection.add_argument(
-        "--agents",
+        *size_flags,
         dest="group_sizes",
         type=number_list,
         metavar="2,3",
-        help="groups of this many features, one agent each, instead of pairs "
-        "(with -f: groups of these features)",
+        help="groups of this many features instead of pairs (with -f: groups of these features)",
     )
     selection.add_argument(
         "--groups",
@@ -169,6 +183,45 @@ def _add_group_arguments(selection: ArgumentContainer) -> None:
         metavar="CLASS,…",
         help=f"only pairs whose golden patches are coupled like this: {', '.join(COUPLINGS)}",
     )
+
+
+def _add_agent_arguments(selection: argparse._ActionsContainer) -> None:
+    selection.add_argument(
+        "--agents",
+        dest="agent_numbers",
+        type=number_list,
+        metavar="N",
+        help="number of agents for the features of -f or for each group of --group-size; 1 is "
+        "setting solo. Without these two: groups of N features, one agent each (2,3: of several "
+        "sizes)",
+    )
+    ways = "; ".join(f"{name}: {meaning}" for name, meaning in SPLITS.items())
+    selection.add_argument(
+        "--split",
+        default=EVEN,
+        metavar="HOW",
+        help=f"which agent has which features: 1,2/3,4 (agent1 has 1 and 2), or, evenly, {ways} "
+        "(default: %(default)s)",
+    )
+
+
+def read_agent_numbers(args: argparse.Namespace) -> None:
+    """Set `agent_count` or `group_sizes` to what `--agents` means.
+
+    With `-f` or `--group-size` it is the number of agents. Alone, it is the size of groups with one
+    agent per feature; so is a list of several numbers.
+    """
+    numbers = args.agent_numbers
+    if numbers is None:
+        return
+    has_groups = bool(args.features or args.group_sizes or args.split not in SPLITS)
+    if len(numbers) == 1 and (has_groups or numbers == [1]):
+        args.agent_count = numbers[0]
+        return
+    if args.group_sizes:
+        text = ",".join(str(number) for number in numbers)
+        raise UserError(f"--agents {text} with --group-size: give one number of agents")
+    args.group_sizes = numbers
 
 
 def add_logs_argument(parser: argparse.ArgumentParser) -> None:

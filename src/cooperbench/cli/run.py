@@ -13,6 +13,7 @@ from cooperbench import records
 from cooperbench.agents.registry import short_name, uses_model
 from cooperbench.cli import EXIT_ERRORS, EXIT_OVER_BUDGET, arguments
 from cooperbench.cli.background import detach
+from cooperbench.dataset.assignment import EVEN
 from cooperbench.dataset.discovery import demo_dir
 from cooperbench.errors import UserError
 from cooperbench.eval.reference_store import ReferenceStore
@@ -63,7 +64,7 @@ def _add_run_options(
 ) -> arguments.ArgumentContainer:
     """Add the arguments that describe a run; return their last group."""
     parser.add_argument("-n", "--name", help=name_help)
-    arguments.add_selection_arguments(parser)
+    arguments.add_selection_arguments(parser, agents=True)
     group: arguments.ArgumentContainer = parser
     for name, option in OPTIONS.items():
         if name in ARGUMENT_GROUPS:
@@ -141,6 +142,7 @@ def options_from_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def config_from_arguments(args: argparse.Namespace) -> RunConfig:
     """Return the configuration that the arguments of `run`, `ablate` or `prompts` describe."""
+    arguments.read_agent_numbers(args)
     name = automatic_name(args) if args.name is None else args.name
     options = options_from_arguments(args)
     options["run_name"] = checked_run_name(name)
@@ -192,6 +194,10 @@ def _selection_names(args: argparse.Namespace) -> list[str]:
         names.append("_".join(f"f{feature_id}" for feature_id in sorted(args.features)))
     if args.group_sizes:
         names.append("n" + "+".join(str(size) for size in sorted(args.group_sizes)))
+    if args.agent_count:
+        names.append(f"agents{args.agent_count}")
+    if args.split != EVEN:
+        names.append(args.split)
     if args.coupling:
         names.append("+".join(args.coupling))
     return names

@@ -35,6 +35,8 @@ def evaluation_key(
     # Without the condition of a study or the setting: the same patches have the same verdict.
     label = Pair(pair.task, pair.feature_ids).label
     conditions = f"{image_digest} {options.timeout_seconds} {options.eval_network} {options.canary}"
+    if pair.assignment is not None:
+        conditions += f" {pair.assignment}"
     parts = [
         f"{EVALUATION_VERSION} {label} {conditions}".encode(),
         read_bytes(pair.task.runner_script, follow_link=True) or b"",

@@ -77,6 +77,10 @@ class RunRecord(Record, kw_only=True, frozen=True):
     agent_config_sha256: str | None
     replay_from: str | None = None
     """Run whose recorded model answers were replayed."""
+    agent_count: int | UnsetType = UNSET
+    """Number of agents of each pair, if it is not that of its features; not in setting solo."""
+    split: str | UnsetType = UNSET
+    """Which agent has which features, if it is not as evenly as possible in their order."""
     messaging_enabled: bool
     git_enabled: bool
     team_task_list: bool | UnsetType = UNSET

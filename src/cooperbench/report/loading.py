@@ -122,7 +122,7 @@ def load_run(logs_dir: Path, name: str) -> Run:
         part = summary.settings.get(setting) if summary else None
         expected = _expected_pairs(part) if part else set()
         expected |= _requested_pairs(config, setting)
-        pairs += read_pairs(paths, setting, expected)
+        pairs += read_pairs(paths, setting, expected, _agent_count(config))
     if not pairs:
         problems.append("there are no pairs in it")
     for pair in pairs:
@@ -243,9 +243,15 @@ def left_out_lines(runs: Sequence[Run]) -> list[str]:
 
 
 def read_pairs(
-    paths: ExperimentPaths, setting: Setting, expected: Iterable[PairKey] = ()
+    paths: ExperimentPaths,
+    setting: Setting,
+    expected: Iterable[PairKey] = (),
+    agent_count: int | None = None,
 ) -> list[PairData]:
-    """Read every pair that has a folder, and those that are expected to have one."""
+    """Read every pair that has a folder, and those that are expected to have one.
+
+    `agent_count` is the number of agents in config.json.
+    """
     keys = set(expected)
     for folder in (paths.root / setting).glob("*/*/f*"):
         task = folder.parent.name
@@ -255,8 +261,15 @@ def read_pairs(
     pairs = []
     for key in sorted(keys):
         pair_paths = paths.pair_named(setting, key.repo, key.task_id, key.features)
-        pairs.append(_read_pair(pair_paths, setting, key))
+        pair = _read_pair(pair_paths, setting, key)
+        pairs.append(replace(pair, agent_count=agent_count))
     return pairs
+
+
+def _agent_count(config: RunRecord | None) -> int | None:
+    """Return the number of agents in config.json; None if it is that of the features."""
+    count = config.agent_count if config is not None else None
+    return count if isinstance(count, int) else None
 
 
 def _expected_pairs(summary: SettingSummary) -> set[PairKey]:

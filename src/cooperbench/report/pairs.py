@@ -188,6 +188,8 @@ class PairData:
     problems: tuple[str, ...] = ()
     unreadable: bool = False
     """Whether result.json or eval.json exists but is not a JSON object."""
+    agent_count: int | None = None
+    """Number of agents in config.json; None: one per feature, or solo."""
 
     @property
     def label(self) -> str:
@@ -334,10 +336,20 @@ class PairData:
 
     @property
     def agent_ids(self) -> tuple[str, ...]:
-        """The ids of all agents, in the order of their features."""
+        """The ids of all agents, in order."""
         if self.setting == "solo":
             return ("solo",)
-        return tuple(f"agent{number}" for number in range(1, len(self.key.features) + 1))
+        # Not the names in result.json: they become names of files.
+        slots = [f"agent{number}" for number in range(1, len(self.key.features) + 1)]
+        agents = self.result.agents if self.result else {}
+        assigned: list[int] = []
+        for number, agent_id in enumerate(slots, 1):
+            if agent_id not in agents:
+                break
+            assigned += agents[agent_id].feature_ids
+            if sorted(assigned) == sorted(self.key.features):
+                return tuple(slots[:number])
+        return tuple(slots[: self.agent_count])
 
     @cached_property
     def agents(self) -> tuple[AgentData, ...]:

@@ -34,8 +34,10 @@ from cooperbench.runner.options import (
     OPTIONS,
     REPLAY_MODEL,
     TEAM_PARTS,
+    WORKLOAD_OPTIONS,
     RunOptions,
 )
+from cooperbench.runner.workload import check_division, divide_work
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now, write_bytes
 from cooperbench.team.channel import ChannelRules, check_topology
 from cooperbench.text import plural, printable
@@ -48,7 +50,8 @@ _REPEATED_OPTIONS = (
     "cost_limit",
     "time_limit_seconds",
 )
-"""Options that a replay takes over from the recorded run, besides those of the channel."""
+"""Options that a replay takes over from the recorded run, besides those of the channel and the
+division of work."""
 
 
 class AgentSpec(NamedTuple):
@@ -74,6 +77,7 @@ class RunConfig(RunOptions):
             option.check(name, values[name])
         self._check_job_options()
         self._check_team_options()
+        check_division(self)
         self._check_channel_options()
         image_template(self.image_template)
         for url in self.base_urls:
@@ -270,7 +274,8 @@ class RunConfig(RunOptions):
             "model_name": self.model_name,
             "agent_config_sha256": self._agent_configs_digest(),
             **self._recorded_options("identity"),
-            **self._changed_channel_options(),
+            **self._changed_options(CHANNEL_OPTIONS),
+            **self._changed_options(() if self.setting == "solo" else WORKLOAD_OPTIONS),
             "prompts_sha256": self._prompts_digest(),
             "dataset": self.dataset_dir.name,
             "dataset_revision": dataset.get("revision"),
@@ -288,10 +293,10 @@ class RunConfig(RunOptions):
         texts = [path.name.encode() + path.read_bytes() for path in templates]
         return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
-    def _changed_channel_options(self) -> JsonObject:
-        """Return the options of the channel that do not have their default."""
+    def _changed_options(self, names: Iterable[str]) -> JsonObject:
+        """Return the options, of those with these names, that do not have their default."""
         values = vars(self)
-        return {name: values[name] for name in CHANNEL_OPTIONS if values[name] != DEFAULTS[name]}
+        return {name: values[name] for name in names if values[name] != DEFAULTS[name]}
 
     def _recorded_options(self, section: str) -> JsonObject:
         """Return the options that a section of config.json has."""
@@ -307,9 +312,12 @@ class RunConfig(RunOptions):
     def check_against_disk(self) -> None:
         """Raise UserError if the experiment has results of another configuration."""
         record = self._saved_record()
-        channel_defaults = {name: DEFAULTS[name] for name in CHANNEL_OPTIONS}
-        saved = channel_defaults | record.identity if record else {}
-        current = channel_defaults | self.identity()
+        compared = CHANNEL_OPTIONS
+        if self.setting != "solo":
+            compared += WORKLOAD_OPTIONS
+        defaults = {name: DEFAULTS[name] for name in compared}
+        saved = defaults | record.identity if record else {}
+        current = defaults | self.identity()
         differences = [
             f"{key}: {saved[key]!r} → {value!r}"
             for key, value in current.items()
@@ -357,6 +365,12 @@ class RunConfig(RunOptions):
         }
         call = msgspec.convert(facts | self._recorded_options("invocation"), Invocation)
         content = {"run_name": self.run_name, "setting": self.setting, **self.identity()}
+        if self.setting == "solo" and saved is not None:
+            # Pairs of another setting of the experiment keep their division of work.
+            saved_identity = saved.identity
+            content |= {
+                name: saved_identity[name] for name in WORKLOAD_OPTIONS if name in saved_identity
+            }
         record = records.from_object(content | {"invocations": []}, RunRecord)
         calls = [*saved.invocations, call] if saved else [call]
         requested = self._earlier_requests(saved)
@@ -417,6 +431,7 @@ def make_config(values: JsonObject) -> RunConfig:
         "coupling": _names("coupling", values.get("coupling")),
         "mount": _absolute_mounts(values.get("mount")),
     }
+    resolved |= divide_work(resolved)
     if values.get("prompts_dir"):
         resolved["prompts_dir"] = _absolute(values["prompts_dir"])
     if values.get("agent_config"):
@@ -509,7 +524,10 @@ def _with_recorded_options(values: JsonObject) -> JsonObject:
         raise UserError(f"there is no run {run_name!r} in {logs_dir}")
     identity = saved.identity
     recorded = {name: identity[name] for name in _REPEATED_OPTIONS}
-    recorded |= {name: identity[name] for name in CHANNEL_OPTIONS if name in identity}
+    taken_over = CHANNEL_OPTIONS
+    if values.get("setting") != "solo":
+        taken_over += WORKLOAD_OPTIONS
+    recorded |= {name: identity[name] for name in taken_over if name in identity}
     recorded["model"] = saved.model_name
     recorded["agent"] = values.get("replay_agent") or _registered_agents(saved.agent, run_name)
     has_config = saved.agent_config_sha256 is not None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from cooperbench.models import agent_slots
 from cooperbench.records.evaluation import Evaluation, EvaluationError
 from cooperbench.records.result import AgentResult, PairResult, ResultError
 from cooperbench.text import dollars_text, duration_text, plural, printable, shorten, wrap
@@ -136,9 +137,7 @@ def _evaluation_header(plans: Sequence[Plan]) -> list[str]:
 
 
 def _agents_per_task(plan: Plan) -> str:
-    if plan.config.setting == "solo":
-        return "1 agent"
-    sizes = {len(pair.feature_ids) for pair in plan.pairs} or {2}
+    sizes = {len(agent_slots(pair, plan.config.setting)) for pair in plan.pairs} or {2}
     if len(sizes) == 1:
         return plural(min(sizes), "agent")
     return f"{min(sizes)}–{max(sizes)} agents"

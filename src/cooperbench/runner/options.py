@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from cooperbench.dataset.assignment import EVEN
 from cooperbench.errors import UserError
-from cooperbench.models import EVAL_NETWORKS, SETTINGS, EvalNetwork, Setting
+from cooperbench.models import EVAL_NETWORKS, MAX_AGENTS, SETTINGS, EvalNetwork, Setting
 from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import BACKEND_DEFAULT, DEFAULT_BACKEND
 from cooperbench.team.channel import KNOWLEDGE, Knowledge
@@ -66,6 +67,7 @@ LIST = ValueType("a list", (tuple,))
 COUNT = ValueType("a whole number from 0", (int,), limits=(0, math.inf))
 BUDGET = ValueType("a whole number from 0, or unlimited", (int,), limits=(0, math.inf))
 """None is unlimited."""
+AGENT_COUNT = ValueType(f"a whole number from 1 to {MAX_AGENTS}", (int,), limits=(1, MAX_AGENTS))
 PROBABILITY = ValueType("a probability from 0 to 1", (int, float), limits=(0, 1))
 
 
@@ -83,10 +85,10 @@ class Option:
     """Whether None is accepted."""
     cli_default: Any = None
     """Default of the command line where it differs from the default of the field."""
-    recorded: Literal["identity", "channel", "invocation"] | None = "invocation"
+    recorded: Literal["identity", "channel", "workload", "invocation"] | None = "invocation"
     """Where config.json has the value: with what must stay the same within an experiment
-    (`identity`; `channel` too, but only if the value is not the default), with each call
-    (`invocation`), or nowhere."""
+    (`identity`; `channel` and `workload` too, but only if the value is not the default), with each
+    call (`invocation`), or nowhere."""
 
     def check(self, name: str, value: Any) -> None:
         """Raise UserError for a value that the option does not accept."""
@@ -147,11 +149,20 @@ class RunOptions:
         ),
         default=False,
     )
+    agent_count: int | None = declare(
+        Option(AGENT_COUNT, optional=True, recorded="workload"),
+    )
+    """Number of agents of each pair or group; None: one per feature. One agent is setting solo."""
+    split: str = declare(
+        Option(TEXT, recorded="workload"),
+        default=EVEN,
+    )
+    """Which agent has which features: a name of `dataset.assignment.SPLITS`, or `1,2/3,4`."""
     setting: Setting = declare(
         Option(
             TEXT,
             ("--setting",),
-            "coop: one agent per feature; solo: one agent for all features; "
+            "coop: several agents; solo: one agent for all features (also --agents 1); "
             "team: coop with a lead, members and shared tools",
             choices=SETTINGS,
         ),
@@ -547,3 +558,5 @@ DEFAULTS: dict[str, Any] = {
 }
 CHANNEL_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.recorded == "channel")
 """Options about the channel between agents."""
+WORKLOAD_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.recorded == "workload")
+"""Options about how the work is divided among agents. Setting solo does not have them."""

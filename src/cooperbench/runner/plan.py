@@ -23,6 +23,11 @@ from cooperbench.records.result import is_finished, is_undamaged
 from cooperbench.report.loading import read_pairs
 from cooperbench.runner.config import AgentSpec, RunConfig, relative_to_cwd
 from cooperbench.runner.model_server import check_model_servers
+from cooperbench.runner.workload import (
+    assign_pairs,
+    check_recorded_assignment,
+    recorded_assignment,
+)
 from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.team.channel import check_topology
 from cooperbench.text import describe_error, names_for_error, plural, printable
@@ -61,7 +66,10 @@ class LabeledPair(Pair):
 
 def label_pairs(pairs: Iterable[Pair], plan_name: str) -> tuple[LabeledPair, ...]:
     """Return the pairs with the name of their plan in their labels."""
-    return tuple(LabeledPair(pair.task, pair.feature_ids, plan_name) for pair in pairs)
+    return tuple(
+        LabeledPair(pair.task, pair.feature_ids, plan_name, assignment=pair.assignment)
+        for pair in pairs
+    )
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -73,7 +81,7 @@ def make_plan(config: RunConfig) -> Plan:
 def select_pairs(config: RunConfig) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
     """Return the pairs that the configuration selects, and notes about the selection."""
     selection = discovery.select_pairs(config.dataset_dir, config)
-    pairs, notes = selection.pairs, list(selection.notes)
+    pairs, notes = assign_pairs(config, selection.pairs), list(selection.notes)
     if config.shares_git and config.setting == "solo":
         notes.append("--git is ignored in setting solo: a single agent has no one to share with")
     if config.sound_only:
@@ -150,10 +158,12 @@ def make_evaluation_plans(config: RunConfig) -> list[Plan]:
 def _finished_pairs(config: RunConfig, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """Return the pairs that have a result in the configuration's setting."""
     candidates = [*pairs, *_larger_groups(config, pairs)]
-    finished = tuple(
-        pair for pair in candidates if is_finished(config.paths.pair(pair, config.setting))
-    )
-    return sound_pairs(finished) if config.sound_only else finished
+    finished = []
+    for pair in candidates:
+        paths = config.paths.pair(pair, config.setting)
+        if is_finished(paths):
+            finished.append(replace(pair, assignment=recorded_assignment(paths, pair)))
+    return sound_pairs(finished) if config.sound_only else tuple(finished)
 
 
 def _larger_groups(config: RunConfig, pairs: Iterable[Pair]) -> Iterator[Pair]:
@@ -175,7 +185,10 @@ def check_plan(plan: Plan) -> None:
     if config.evaluate_only:
         return
     config.check_against_disk()
+    to_run = set(plan.to_run)
     for pair in plan.pairs:
+        if pair not in to_run:
+            check_recorded_assignment(config, config.paths.pair(pair, config.setting), pair)
         slots = agent_slots(pair, config.setting)
         check_topology(config.topology, len(slots), f"{pair.label} ({config.setting})")
     if config.replay_from:
@@ -219,8 +232,9 @@ def _check_recordings(plan: Plan) -> None:
 
 
 def _distinct_specs(plan: Plan) -> list[AgentSpec]:
-    """Return every agent spec of the plan once. They depend only on the size of a group."""
-    representatives = {len(pair.feature_ids): pair for pair in reversed(plan.pairs)}
+    """Return every agent spec of the plan once. They depend only on the number of agents."""
+    setting = plan.config.setting
+    representatives = {len(agent_slots(pair, setting)): pair for pair in reversed(plan.pairs)}
     specs: dict[AgentSpec, None] = {}
     for pair in representatives.values():
         specs.update(dict.fromkeys(plan.config.agent_specs(pair)))

@@ -51,7 +51,10 @@ def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
 
     slots = agent_slots(pair, setting)
     agent_ids = [other.agent_id for other in slots]
-    teammates = [agent_id for agent_id in agent_ids if agent_id != slot.agent_id]
+    workload = {
+        other.agent_id: len(other.features) for other in slots if other.agent_id != slot.agent_id
+    }
+    teammates = list(workload)
     enabled = {part for part, is_on in (features or {}).items() if is_on}
     role = None
     if "roles" in enabled:
@@ -62,7 +65,9 @@ def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
             setting=setting,
             agent_id=slot.agent_id,
             features=_descriptions(slot),
+            own="feature" if len(slot.features) == 1 else "features",
             teammates=teammates,
+            workload=workload,
             messaging=messaging and bool(teammates) and not channel.is_silent,
             recipients=channel.recipients(slot.agent_id, agent_ids),
             senders=channel.senders(slot.agent_id, agent_ids),
