@@ -124,7 +124,12 @@ def _assign(pair: Pair, count: int, split: str, reader: CouplingReader) -> Assig
     weights = {}
     for two in combinations(pair.feature_ids, 2):
         coupling = reader.coupling_of(Pair(pair.task, two))
-        weights[two] = 0 if coupling is None else _WEIGHTS[coupling]
+        if coupling is None:
+            raise UserError(
+                f"--split {split}: the coupling of {_features_text(two)} of {pair.task.label} is "
+                "not known, since one of the golden patches is not a git diff"
+            )
+        weights[two] = _WEIGHTS[coupling]
     if split == APART:
         weights = {two: -weight for two, weight in weights.items()}
     return _HeaviestAssignment(weights, count).search(pair.feature_ids)
