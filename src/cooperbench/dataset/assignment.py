@@ -120,7 +120,7 @@ def _features_text(features: Sequence[int]) -> str:
 
 def _assign(pair: Pair, count: int, split: str, reader: CouplingReader) -> Assignment:
     if split == EVEN:
-        return _assign_in_order(pair.feature_ids, count)
+        return assign_in_order(pair.feature_ids, count)
     weights = {}
     for two in combinations(pair.feature_ids, 2):
         coupling = reader.coupling_of(Pair(pair.task, two))
@@ -135,7 +135,7 @@ def _assign(pair: Pair, count: int, split: str, reader: CouplingReader) -> Assig
     return _HeaviestAssignment(weights, count).search(pair.feature_ids)
 
 
-def _assign_in_order(features: Sequence[int], count: int) -> Assignment:
+def assign_in_order(features: Sequence[int], count: int) -> Assignment:
     """Return consecutive features for each agent; the first agents may have one more."""
     smaller, larger_groups = divmod(len(features), count)
     assignment = []

@@ -40,6 +40,7 @@ from cooperbench.report.statistics import (
     observe_verdict,
     rate,
 )
+from cooperbench.report.workload import WorkloadCurve, workload_curves
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.report/1"
@@ -175,6 +176,8 @@ class Analysis:
     repeats: tuple[Repeats, ...]
     cross_play: CrossPlay
     agent_curves: tuple[AgentCurve, ...]
+    workload_curves: tuple[WorkloadCurve, ...]
+    """Results over the number of agents that had the same features."""
     team: tuple[TeamRow, ...]
     mismatches: tuple[Mismatch, ...]
     """What does not fit together in the runs or between them, and what cannot be checked."""
@@ -219,6 +222,7 @@ def analyse(
     matches = match_solo_and_coop(runs)
     repeated_runs = _group_repetitions(runs)
     curves = [agent_curve(group, setting, method) for group, setting in repeated_runs]
+    workload = workload_curves(runs, method)
     team_rows = [_team_row(run, method) for run in runs]
     return Analysis(
         runs=tuple(runs),
@@ -233,6 +237,7 @@ def analyse(
         repeats=tuple(find_repeats(runs, method)),
         cross_play=cross_play(runs, method),
         agent_curves=tuple(curve for curve in curves if curve is not None),
+        workload_curves=tuple(workload),
         team=tuple(row for row in team_rows if row is not None),
         mismatches=tuple(all_mismatches(runs)),
     )

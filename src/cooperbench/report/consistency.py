@@ -188,6 +188,7 @@ def _check_against_config(run: Run, config: RunRecord, pair: PairData, findings:
     if config.requested is not None:
         _check_request(config.requested, folder, pair, findings)
     _check_agents(config, pair, findings)
+    _check_assignment(config, pair, findings)
     _check_conditions(config, result, pair, findings)
     names = {config.run_name, *(call.run_name for call in config.invocations)}
     is_of_run = not result.run_name or result.run_name in names
@@ -222,6 +223,23 @@ def _check_agents(config: RunRecord, pair: PairData, findings: Findings) -> None
             differences.append(f"{agent.agent_id} uses {agent.model}, in config.json {model}")
     if differences:
         findings.add("other_agent", pair, "; ".join(differences), RESULT, EVALUATION)
+
+
+def _check_assignment(config: RunRecord, pair: PairData, findings: Findings) -> None:
+    """Find features that no agent or several agents had, and another number of agents."""
+    features: list[int] = []
+    for agent in pair.agents:
+        features += agent.feature_ids
+    if not features:
+        return
+    if sorted(features) != sorted(pair.key.features):
+        text = "result.json does not give each feature of the pair to one agent"
+        findings.add("conditions", pair, text, RESULT, EVALUATION)
+        return
+    count = config.agent_count if isinstance(config.agent_count, int) else len(pair.key.features)
+    if pair.setting != "solo" and len(pair.agents) != count:
+        text = f"{len(pair.agents)} agents worked on it, in config.json {count}"
+        findings.add("conditions", pair, text, RESULT, EVALUATION)
 
 
 def _configured_models(text: str, pair: PairData) -> list[tuple[AgentData, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from typing import Literal
 
 from cooperbench.eval.conflicts import known_conflicts
 from cooperbench.models import SETTINGS, Setting
@@ -259,7 +260,7 @@ class CurvePoint:
 class AgentCurve:
     """Success by the number of agents, for runs of one configuration in one setting.
 
-    For solo the scale is the number of features.
+    Where the number of agents is given, as in solo, the scale is the number of features.
     """
 
     runs: tuple[str, ...]
@@ -267,6 +268,8 @@ class AgentCurve:
     points: tuple[CurvePoint, ...]
     left_out: int
     """Number of evaluated groups that are not nested with groups of all other sizes."""
+    unit: Literal["agents", "features"]
+    """What `agents` of the points counts."""
 
 
 GroupsBySize = dict[int, list[PairKey]]
@@ -319,7 +322,12 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
         )
         points.append(point)
     names = tuple(run.name for run in runs)
-    return AgentCurve(names, setting, tuple(points), len(overall) - len(used))
+    # Runs of one configuration have the same number of agents, if one is given.
+    is_given = any(pair.agent_count is not None for pair in runs[0].of(setting))
+    unit: Literal["agents", "features"] = "agents"
+    if setting == "solo" or is_given:
+        unit = "features"
+    return AgentCurve(names, setting, tuple(points), len(overall) - len(used), unit)
 
 
 def _means_by_verdict(runs: Sequence[Run], setting: Setting) -> dict[str, dict[PairKey, float]]:

@@ -44,6 +44,7 @@ from cooperbench.report.mismatch import (
 )
 from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
 from cooperbench.report.statistics import POWER, Estimate
+from cooperbench.report.workload_table import workload_table
 from cooperbench.text import dollars_text, duration_text, plural
 
 _INTERVALS = {
@@ -70,8 +71,7 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
         team_runs = [row.run for row in analysis.team]
         yield mark_title(_teams_table(analysis.team), team_runs, analysis.mismatches)
     every_run = [run.name for run in analysis.runs]
-    for agent_curve in analysis.agent_curves:
-        yield mark_title(_agent_curve_table(agent_curve), agent_curve.runs, analysis.mismatches)
+    yield from _curve_tables(analysis)
     for table in _difficulty_tables(analysis.difficulty):
         yield mark_title(table, every_run, analysis.mismatches)
     for repeats in analysis.repeats:
@@ -85,6 +85,14 @@ def analysis_tables(analysis: Analysis) -> Iterator[Table]:
     yield from mismatch_tables(analysis.mismatches)
     if analysis.problems:
         yield Table("Could not be read", notes=first_lines(analysis.problems))
+
+
+def _curve_tables(analysis: Analysis) -> Iterator[Table]:
+    """Yield the tables over numbers of features and agents."""
+    for agent_curve in analysis.agent_curves:
+        yield mark_title(_agent_curve_table(agent_curve), agent_curve.runs, analysis.mismatches)
+    for workload in analysis.workload_curves:
+        yield mark_title(workload_table(workload), workload.runs, analysis.mismatches)
 
 
 def mark_title(table: Table, runs: Sequence[str], mismatches: Sequence[Mismatch]) -> Table:
@@ -366,7 +374,7 @@ def _agent_curve_table(curve: AgentCurve) -> Table:
             " --report DATASET/gold_conflict_report.json"
         )
         notes.append(f"golden patches: not known for all; {command}")
-    noun = "features" if curve.setting == "solo" else "agents"
+    noun = curve.unit
     title = f"By number of {noun}: {', '.join(curve.runs)} ({curve.setting})"
     headings = (noun, "groups", *first.rates, "golden merge", f"overall, since {first.agents}")
     return Table(title, headings, rows, notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from cooperbench import run
@@ -15,8 +16,6 @@ from tests.support.tiny import REPO, RUNNER, SETUP, TASK_ID, text_patch, write_t
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def write_wide(root: Path, features: int) -> Path:
@@ -141,3 +140,75 @@ def test_golden_conflicts_by_size(tmp_path: Path, capsys: pytest.CaptureFixture[
         "1 golden group of 4: 1 conflict, 0 merge cleanly",
     ]
     assert len(json.loads((tmp_path / "report.json").read_text())["pairs"]) == 11
+
+
+def test_two_agents_share_four_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """N is between solo and one agent per feature, with the same files and the same commands."""
+    data = write_tiny(tmp_path / "data", (1, 2, 3, 5))
+    words = ["--backend", "local", "--dataset-dir", str(data), "--log-dir", str(tmp_path / "logs")]
+    call = ["run", "-n", "k4n2", "-f", "1,2,3,5", "--agents", "2", "-a", "oracle", *words]
+    assert main(call) == 0
+    pair = Left(tmp_path / "logs/k4n2/coop" / REPO / str(TASK_ID) / "f1_f2_f3_f5")
+    agents = pair.result["agents"]
+    assert {name: agent["feature_ids"] for name, agent in agents.items()} == {
+        "agent1": [1, 2],
+        "agent2": [3, 5],
+    }
+    tested = {name: set(agent["features"]) for name, agent in pair.evaluation["agents"].items()}
+    assert tested == {"agent1": {"1", "2"}, "agent2": {"3", "5"}}
+    assert "feature 3" not in pair.patch("agent1")
+    assert pair.evaluation["overall_success"] is True
+    assert set(pair.evaluation["merged"]["features"]) == {"1", "2", "3", "5"}
+
+    # The same command continues; another number of agents does not fit to the results.
+    capsys.readouterr()
+    assert main([*call, "--dry-run"]) == 0
+    assert "1 pair, 0 to run, 0 to evaluate" in capsys.readouterr().out
+    three = [word if word != "2" else "3" for word in call]
+    assert main(three) == 2
+    assert "agent_count: 2 → 3" in capsys.readouterr().err
+    assert main([*call, "--split", "1,5/2,3"]) == 2
+    assert "split: 'even' → '1,5/2,3'" in capsys.readouterr().err
+
+    # `eval` takes the division of work from result.json.
+    assert main(["eval", "-n", "k4n2", "--force", *words]) == 0
+    assert pair.evaluation["overall_success"] is True
+    assert main(["report", "k4n2", "--log-dir", str(tmp_path / "logs")]) == 0
+    assert "Mismatches" not in capsys.readouterr().out
+
+
+def test_one_agent_is_solo(tmp_path: Path) -> None:
+    data = write_tiny(tmp_path / "data", (1, 2, 3))
+    words = ["-a", "oracle", "--backend", "local", "--dataset-dir", str(data)]
+    words += ["--log-dir", str(tmp_path / "logs"), "--no-auto-eval"]
+    assert main(["run", "-n", "n1", "-f", "1,2,3", "--agents", "1", *words]) == 0
+    pair = Left(tmp_path / "logs/n1/solo" / REPO / str(TASK_ID) / "f1_f2_f3")
+    assert pair.result["setting"] == "solo"
+    assert pair.result["agents"].keys() == {"solo"}
+    # As many agents as features are the default: this continues a run without --agents.
+    assert main(["run", "-n", "n3", "-f", "1,2,3", "--agents", "3", *words]) == 0
+    assert main(["run", "-n", "n3", "-f", "1,2,3", *words]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--agents", "4"], "--agents 4 is more than the 3 features"),
+        (["--split", "1,2/4"], "--split 1,2/4 omits feature 3"),
+        (["--split", "1,2/2,3"], "names feature 2 more than once"),
+        (["--agents", "3", "--split", "1,2/3"], "of 2 agents, not of --agents 3"),
+        (["--split", "together"], "--split together needs --agents N"),
+        (["--agents", "2", "--setting", "solo"], "setting solo has one agent"),
+        (["--agents", "2,3", "--group-size", "3"], "give one number of agents"),
+    ],
+)
+def test_bad_division_of_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    data = write_tiny(tmp_path / "data", (1, 2, 3))
+    words = ["-a", "oracle", "--backend", "local", "--dataset-dir", str(data)]
+    words += ["--log-dir", str(tmp_path / "logs"), "-n", "bad", "-f", "1,2,3"]
+    assert main(["run", *words, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "logs/bad").exists()

@@ -16,6 +16,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cooperbench.dataset.assignment import assign_in_order
 from cooperbench.models import Pair, Task
 from cooperbench.records.history import record_end, record_start
 from cooperbench.records.result import RunConditions
@@ -89,6 +90,10 @@ class Style:
     dataset: str = "dataset"
     dataset_revision: str | None = "1234567890abcdef"
     version: str = "0.1.0"
+    agent_count: int | None = None
+    """Number of agents, if it is not that of the features, which they have evenly in order."""
+    split: str | None = None
+    """A split that config.json names."""
 
 
 def layout(
@@ -207,6 +212,8 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
         "model_name": ",".join(dict.fromkeys(model for model in style.models if model)) or None,
         "agent_config_sha256": None,
         **_recorded("identity"),
+        **({"agent_count": style.agent_count} if style.agent_count else {}),
+        **({"split": style.split} if style.split else {}),
         "backend": "local",
         "prompts_sha256": None,
         "time_limit_seconds": 3600.0,
@@ -245,8 +252,10 @@ class _PairWriter:
             kind,
         )
         self.style = style if setting != "solo" else replace(style, talk=())
+        agents = 1 if setting == "solo" else style.agent_count or len(key.features)
+        self.shares = [list(share) for share in assign_in_order(key.features, agents)]
         self.agent_ids = (
-            ["solo"] if setting == "solo" else [f"agent{n}" for n, _ in enumerate(key.features, 1)]
+            ["solo"] if setting == "solo" else [f"agent{n}" for n, _ in enumerate(self.shares, 1)]
         )
         # In one half of the patches agents work far apart, in the other half on the same lines.
         self.conflict = kind in ("conflict", "union")
@@ -302,7 +311,7 @@ class _PairWriter:
         }  # fmt: skip
 
     def _features(self, place: int) -> list[int]:
-        return list(self.key.features) if self.setting == "solo" else [self.key.features[place]]
+        return self.shares[place]
 
     def _patch_with(self, features: Sequence[int]) -> bytes:
         numbers = [

@@ -33,6 +33,8 @@ from cooperbench.report.pairs import (
 )
 from cooperbench.report.statistics import Estimate
 from cooperbench.report.tables import ablation_table, coupling_table
+from cooperbench.report.workload import WorkloadCurve
+from cooperbench.report.workload_table import workload_table
 from cooperbench.storage import utc_now
 
 SCHEMA = "cooperbench.page/3"
@@ -102,6 +104,14 @@ class TextTable:
     title: str
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class WorkloadFigure:
+    """Results over the number of agents at constant workload: a curve, and all of its numbers."""
+
+    curve: WorkloadCurve
+    table: TextTable
 
 
 @dataclass(frozen=True)
@@ -184,6 +194,8 @@ class Overview:
     left_out: Sequence[str]
     difficulty: DifficultyCurves | None
     agent_curves: tuple[AgentCurve, ...]
+    workload: tuple[WorkloadFigure, ...]
+    """Results over the number of agents that had the same features."""
     coupling: tuple[TextTable, ...]
     """At most one table."""
     ablations: tuple[TextTable, ...]
@@ -258,6 +270,7 @@ def make_overview(runs: Sequence[Run]) -> Overview:
         left_out=left_out_lines(runs),
         difficulty=_difficulty_curves(analysis.difficulty) if is_one_dataset else None,
         agent_curves=analysis.agent_curves,
+        workload=_workload_figures(analysis.workload_curves) if is_one_dataset else (),
         coupling=_coupling_tables(analysis.coupling) if is_one_dataset else (),
         ablations=_ablation_tables(runs),
         team=TeamTable(TEAM_SUMS, analysis.team),
@@ -284,6 +297,14 @@ def _difficulty_curves(difficulty: Difficulty) -> DifficultyCurves | None:
         unscored=difficulty.unscored,
         curves=difficulty.curves,
     )
+
+
+def _workload_figures(curves: Sequence[WorkloadCurve]) -> tuple[WorkloadFigure, ...]:
+    figures = []
+    for curve in curves:
+        table = workload_table(curve)
+        figures.append(WorkloadFigure(curve, TextTable(table.title, table.texts, table.notes)))
+    return tuple(figures)
 
 
 def _deficit_rows(

@@ -19,6 +19,12 @@ function renderOverview() {
     section("Success rates", null, successRates()),
     overview.agent_curves.length > 0 &&
       section("Number of agents", null, overview.agent_curves.map(agentCurve)),
+    overview.workload.length > 0 &&
+      section(
+        "Constant workload",
+        "The same features with other numbers of agents. One agent is solo.",
+        overview.workload.map(workloadFigure),
+      ),
     overview.difficulty && section("Difficulty", null, difficulty()),
     overview.coupling.length > 0 &&
       section(
@@ -389,29 +395,14 @@ function settingsLegend(settings) {
 }
 
 // Success over the number of agents, and how often patches merge: the agents' and golden ones.
-function agentCurve({ runs, setting, points, left_out: leftOut }) {
-  const unit = setting === "solo" ? "features" : "agents";
-  const position = (index) => 0.04 + (0.92 * index) / (points.length - 1);
+function agentCurve({ runs, setting, points, left_out: leftOut, unit }) {
   const styles = [
     { setting: "coop", name: "overall", estimate: (point) => point.rates.overall },
     { setting: "solo", name: "merge", estimate: (point) => point.rates.merge },
     { setting: "golden", name: "golden patches merge", estimate: (point) => point.golden },
   ];
-  const curves = styles
-    .filter(({ estimate }) => points.some(estimate))
-    .map(({ estimate, ...style }) => ({
-      ...style,
-      points: points
-        .map((point, index) => ({
-          ...estimate(point),
-          known: Boolean(estimate(point)),
-          x: position(index),
-          at: `${point.agents} ${unit}`,
-          n: point.groups,
-        }))
-        .filter((point) => point.known),
-    }));
-  const ticks = points.map((point, index) => ({ x: position(index), text: String(point.agents) }));
+  const counted = points.map((point) => ({ ...point, n: point.groups }));
+  const { curves, ticks } = curvesOverNumbers(counted, styles, unit);
   const { n, clusters } = points[0].rates.overall;
   let caption = `${runs.join(", ")} (${setting}): nested groups of the same features, ${count(n, "largest group")} of ${count(clusters, "task")}, 95 % intervals over tasks.`;
   if (leftOut) caption += ` ${count(leftOut, "group")} not nested left out.`;
@@ -427,6 +418,49 @@ function agentCurve({ runs, setting, points, left_out: leftOut }) {
     legend(curves, "curve"),
     h("figcaption", null, caption),
   );
+}
+
+// The same features with one, two, … agents: success as a chart, all measures as a table.
+function workloadFigure({ curve, table }) {
+  const styles = [
+    { setting: "coop", name: "overall", estimate: (point) => point.means.overall },
+    { setting: "solo", name: "merge", estimate: (point) => point.means.merge },
+  ];
+  const counted = curve.points.map((point) => ({ ...point, n: curve.groups }));
+  const { curves, ticks } = curvesOverNumbers(counted, styles, "agents");
+  return h(
+    "figure",
+    null,
+    curveChart(
+      curves,
+      `Success of ${curve.features} features by number of agents`,
+      ticks,
+      "agents; below it the number of groups",
+    ),
+    legend(curves, "curve"),
+    textTable(table),
+  );
+}
+
+// Curves and ticks for points at whole numbers, which need not be equally far apart.
+function curvesOverNumbers(points, styles, unit) {
+  const position = (index) => 0.04 + (0.92 * index) / (points.length - 1);
+  const curves = styles
+    .filter(({ estimate }) => points.some(estimate))
+    .map(({ estimate, ...style }) => ({
+      ...style,
+      points: points
+        .map((point, index) => ({
+          ...estimate(point),
+          known: Boolean(estimate(point)),
+          x: position(index),
+          at: `${point.agents} ${unit}`,
+          n: point.n,
+        }))
+        .filter((point) => point.known),
+    }));
+  const ticks = points.map((point, index) => ({ x: position(index), text: String(point.agents) }));
+  return { curves, ticks };
 }
 
 function bucketCurve(curve, setting, side) {
