@@ -154,7 +154,7 @@ def test_two_agents_share_four_features(tmp_path: Path, capsys: pytest.CaptureFi
         "agent1": [1, 2],
         "agent2": [3, 5],
     }
-    tested = {name: set(agent["features"]) for name, agent in pair.evaluation["agents"].items()}
+    tested = {name: set(pair.evaluation[name]["features"]) for name in agents}
     assert tested == {"agent1": {"1", "2"}, "agent2": {"3", "5"}}
     assert "feature 3" not in pair.patch("agent1")
     assert pair.evaluation["overall_success"] is True
