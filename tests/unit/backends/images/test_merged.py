@@ -77,5 +77,5 @@ def test_the_user_of_an_image(text: str, user: ImageUser, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ["nobody", "99999999999"])
 def test_a_user_that_an_image_cannot_have(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the image (runs as|names the user)"):
+    with pytest.raises(UserError, match=r"the image (runs as|names the user)"):
         find_user(layers(tmp_path, Tarball().add("etc/passwd", b"")), text)
