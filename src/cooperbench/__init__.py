@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from cooperbench._version import __version__
 
 if TYPE_CHECKING:
-    from cooperbench.runner.ablation import ablate
+    from cooperbench.lab.api import ablate, sweep
     from cooperbench.runner.api import run
     from cooperbench.runner.evaluate import evaluate, run_patch_test
 
-__all__ = ["__version__", "ablate", "evaluate", "run", "run_patch_test"]
+__all__ = ["__version__", "ablate", "evaluate", "run", "run_patch_test", "sweep"]
 
 _MODULES = {
-    "ablate": "cooperbench.runner.ablation",
+    "ablate": "cooperbench.lab.api",
+    "sweep": "cooperbench.lab.api",
     "run": "cooperbench.runner.api",
     "evaluate": "cooperbench.runner.evaluate",
     "run_patch_test": "cooperbench.runner.evaluate",

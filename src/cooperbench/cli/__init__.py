@@ -23,6 +23,7 @@ from cooperbench.text import printable, terminal_width, wrap
 COMMANDS = {
     "demo": "run a complete experiment on this machine, without any setup",
     "run": "run agents on pairs of features and evaluate the results",
+    "sweep": "run the same pairs at several levels of a factor: agents, messages, models, …",
     "ablate": "run the same pairs with parts of cooperation switched off,"
     " to measure what each part contributes",
     "eval": "evaluate the results of a run",
@@ -45,7 +46,7 @@ COMMANDS = {
     "clean": "remove what killed runs left behind",
 }
 _MODULES = {
-    "ablate": "run",
+    "ablate": "study",
     "agents": "machine",
     "attach": "background",
     "author": "author",
@@ -63,6 +64,7 @@ _MODULES = {
     "run": "run",
     "schema": "schema",
     "status": "background",
+    "sweep": "study",
     "tasks": "dataset",
     "validate": "dataset",
     "view": "results",

@@ -275,6 +275,29 @@ def add_option(group: ArgumentContainer, name: str, **overrides: Any) -> None:
     group.add_argument(*option.flags, **settings | overrides)
 
 
+def add_varying_option(group: ArgumentContainer, name: str) -> None:
+    """Add the argument of a run option that may have several values, as a list of texts."""
+    option = OPTIONS[name]
+    group.add_argument(
+        *option.flags,
+        dest=name,
+        action="append",
+        metavar=f"{option.metavar or name.upper()}[,…]",
+        help=f"{option.help}. Several values: the levels of a factor",
+    )
+
+
+def parse_option(name: str, text: str) -> Any:
+    """Return the value of a run option; UserError if it is not one."""
+    option = OPTIONS[name]
+    try:
+        value = _PARSERS.get(option.type, str)(text)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{option.flags[-1]}: {error}") from None
+    option.check(name, value)
+    return value
+
+
 def print_line(line: str) -> None:
     """Print a line of the result."""
     sys.stdout.write(printable(line) + "\n")

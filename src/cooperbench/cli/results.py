@@ -13,21 +13,17 @@ from pathlib import Path
 
 import msgspec
 
+from cooperbench import records
 from cooperbench.cli import arguments
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
 from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.records import JsonObject
+from cooperbench.records.study import OFF, ON
 from cooperbench.report import LEVELS, loading, pair_table
 from cooperbench.report.analysis import Analysis, analyse
-from cooperbench.report.compare import (
-    Ablation,
-    Comparison,
-    analyse_studies,
-    compare_sides,
-    sides_to_compare,
-)
+from cooperbench.report.compare import Comparison, compare_sides, sides_to_compare
 from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.coordination import RunCoordination, coordination_tables, measure_run
 from cooperbench.report.formatting import Table, print_tables
@@ -36,8 +32,9 @@ from cooperbench.report.mismatch import mismatch_lines
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
 from cooperbench.report.pairs import PUBLIC_VERDICT, VERDICTS
+from cooperbench.report.studies import Study, analyse_studies
+from cooperbench.report.study_table import study_tables
 from cooperbench.report.tables import (
-    ablation_table,
     analysis_tables,
     comparison_tables,
     judge_table,
@@ -58,7 +55,7 @@ _port = arguments.number(
 
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench report`."""
-    runs = "names of runs or ablations, or paths of their folders"
+    runs = "names of runs or studies, or paths of their folders"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=runs)
     level = "how rates are broken down (default: %(default)s)"
     parser.add_argument("--by", choices=LEVELS, default="setting", help=level)
@@ -92,7 +89,7 @@ def report(args: argparse.Namespace) -> int:
     if args.json:
         arguments.print_json(_report_as_json(content, args))
     else:
-        _print_report(content, runs)
+        _print_report(content)
     return 0
 
 
@@ -101,7 +98,7 @@ class _ReportContent:
     """What `cooperbench report` prints."""
 
     analysis: Analysis
-    ablations: Sequence[Ablation]
+    studies: Sequence[Study]
     coordination: Mapping[str, RunCoordination]
     """By the name of the run; empty without --coordination."""
     judgements: Sequence[JudgeReport]
@@ -109,21 +106,21 @@ class _ReportContent:
 
 
 def _analyze_for_report(runs: Sequence[loading.Run], args: argparse.Namespace) -> _ReportContent:
-    ablations = analyse_studies(runs)
+    studies = analyse_studies(runs)
     judgements = []
     if args.judge:
         judgements = [judge_run(run, args.judge, arguments.print_note) for run in runs]
     coordination = {}
     if args.coordination:
         coordination = {run.name: measure_run(run.pairs) for run in runs}
-    return _ReportContent(
-        analyse(runs, args.by, args.interval), ablations, coordination, judgements
-    )
+    analysis = analyse(runs, args.by, args.interval)
+    return _ReportContent(analysis, studies, coordination, judgements)
 
 
 def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObject:
     content = report.analysis.to_json()
-    content["ablations"] = [asdict(ablation) for ablation in report.ablations]
+    content["ablations"] = [_ablation_as_json(study) for study in report.studies]
+    content["studies"] = [_study_as_json(study) for study in report.studies]
     if args.coordination:
         content["coordination"] = [
             {"run": name, **measures.to_json()} for name, measures in report.coordination.items()
@@ -133,11 +130,43 @@ def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObj
     return content
 
 
-def _print_report(report: _ReportContent, runs: Sequence[loading.Run]) -> None:
-    for ablation in report.ablations:
-        arms = [run.name for run in runs if run.name.startswith(f"{ablation.study}/")]
-        table = mark_title(ablation_table(ablation), arms, report.analysis.mismatches)
-        print_tables([table])
+def _ablation_as_json(study: Study) -> JsonObject:
+    """Return the effects of parts as older versions do; `studies` has those of all factors."""
+    effects = []
+    for effect in study.effects:
+        if (effect.first_level, effect.last_level) == (OFF, ON):
+            content = {
+                "part": effect.factor,
+                "measure": effect.measure,
+                "unit": effect.unit,
+                "with_part": effect.last,
+                "without": effect.first,
+                "difference": asdict(effect.difference),
+                "p": effect.p,
+                "p_holm": effect.p_holm,
+                "smallest_effect": effect.smallest_effect,
+                "pairs_needed": effect.pairs_needed,
+            }
+            effects.append(content)
+    return {"study": study.study, "arms": study.arms, "effects": effects}
+
+
+def _study_as_json(study: Study) -> JsonObject:
+    plan = study.registration.plan
+    return {
+        "study": study.study,
+        "arms": study.arms,
+        "factors": [asdict(factor) for factor in study.factors],
+        "effects": [asdict(effect) for effect in study.effects],
+        "plan": records.to_object(plan) if plan is not None else None,
+        "plan_problem": study.registration.problem or None,
+    }
+
+
+def _print_report(report: _ReportContent) -> None:
+    for study in report.studies:
+        for table in study_tables(study):
+            print_tables([mark_title(table, study.arms, report.analysis.mismatches)])
     print_tables(analysis_tables(report.analysis))
     for name, measures in report.coordination.items():
         print_tables(coordination_tables(name, measures))

@@ -1,11 +1,11 @@
-"""`cooperbench run`, `ablate`, `eval`, `demo` and `prompts`: run or evaluate agents."""
+"""`cooperbench run`, `eval`, `demo` and `prompts`: run or evaluate agents."""
 
 from __future__ import annotations
 
 import argparse
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib.resources import files
 from typing import Any
 
@@ -20,7 +20,6 @@ from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.models import Setting, agent_slots
 from cooperbench.records.summary import BudgetSummary, Summary
 from cooperbench.report.summary_text import deficit_text, summary_text
-from cooperbench.runner.ablation import Study, make_study
 from cooperbench.runner.config import RunConfig, make_config, relative_to_cwd, split_values
 from cooperbench.runner.display import Display, make_display
 from cooperbench.runner.evaluate import EVALUATION_OPTIONS, make_evaluation_config
@@ -31,7 +30,6 @@ from cooperbench.runner.options import (
     DEFAULTS,
     OPTIONS,
     REPLAY_MODEL,
-    TEAM_PARTS,
 )
 from cooperbench.runner.plan import (
     check_backend,
@@ -51,36 +49,46 @@ _MAX_NAME_CHARACTERS = 120
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench run`."""
-    group = _add_run_options(parser)
-    _add_dry_run_argument(group)
-    _add_summary_argument(group)
+    group = add_run_options(parser)
+    add_dry_run_argument(group)
+    add_summary_argument(group)
     _add_detach_argument(group)
     arguments.add_logs_argument(parser)
 
 
-def _add_run_options(
+def add_run_options(
     parser: argparse.ArgumentParser,
     name_help: str = "name of the experiment (default: made from setting, agent, model, subset)",
+    varying: Collection[str] = (),
 ) -> arguments.ArgumentContainer:
-    """Add the arguments that describe a run; return their last group."""
+    """Add the arguments that describe a run; return their last group.
+
+    Those of the options in `varying` may be repeated; their values are lists of texts.
+    """
     parser.add_argument("-n", "--name", help=name_help)
     arguments.add_selection_arguments(parser, agents=True)
     group: arguments.ArgumentContainer = parser
     for name, option in OPTIONS.items():
         if name in ARGUMENT_GROUPS:
             group = parser.add_argument_group(ARGUMENT_GROUPS[name])
-        if option.flags:
+        if not option.flags:
+            continue
+        if name in varying:
+            arguments.add_varying_option(group, name)
+        else:
             arguments.add_option(group, name)
     return group
 
 
-def _add_dry_run_argument(group: arguments.ArgumentContainer) -> None:
+def add_dry_run_argument(group: arguments.ArgumentContainer) -> None:
+    """Add `--dry-run`."""
     group.add_argument(
         "--dry-run", action="store_true", help="check everything and print what would be run"
     )
 
 
-def _add_summary_argument(group: arguments.ArgumentContainer) -> None:
+def add_summary_argument(group: arguments.ArgumentContainer) -> None:
+    """Add `--json` of commands that end with a summary."""
     group.add_argument(
         "--json",
         action="store_true",
@@ -141,7 +149,7 @@ def options_from_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def config_from_arguments(args: argparse.Namespace) -> RunConfig:
-    """Return the configuration that the arguments of `run`, `ablate` or `prompts` describe."""
+    """Return the configuration that the arguments of `run`, a study or `prompts` describe."""
     arguments.read_agent_numbers(args)
     name = automatic_name(args) if args.name is None else args.name
     options = options_from_arguments(args)
@@ -223,77 +231,15 @@ def _dry_run(config: RunConfig, args: argparse.Namespace) -> int:
         lines.append(
             f"reference runs of golden patches, once on this machine: about {reference_runs}"
         )
-    counts = _counts_text(len(plan.pairs), len(plan.to_run), len(plan.to_evaluate))
+    counts = counts_text(len(plan.pairs), len(plan.to_run), len(plan.to_evaluate))
     lines.append(f"{config.run_name}: {counts}")
     arguments.print_result(args, content, lines)
     return 0
 
 
-def _counts_text(pairs: int, to_run: int, to_evaluate: int) -> str:
+def counts_text(pairs: int, to_run: int, to_evaluate: int) -> str:
+    """Return how many pairs a plan has, and what is left to do."""
     return f"{plural(pairs, 'pair')}, {to_run:,} to run, {to_evaluate:,} to evaluate"
-
-
-def add_ablate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `cooperbench ablate`."""
-    group = parser.add_argument_group("which arms")
-    group.add_argument(
-        "--off",
-        required=True,
-        metavar="PART,PART",
-        help=f"parts to switch off, one at a time: {', '.join(TEAM_PARTS)}",
-    )
-    group.add_argument(
-        "--full-factorial", action="store_true", help="run every combination of these parts instead"
-    )
-    group.add_argument(
-        "--repeat",
-        type=arguments.whole_above_zero,
-        default=1,
-        metavar="K",
-        help="run each arm K times (default: %(default)s)",
-    )
-    options = _add_run_options(parser, name_help="name of the study; required")
-    _add_dry_run_argument(options)
-    _add_summary_argument(options)
-    arguments.add_logs_argument(parser)
-
-
-def ablate(args: argparse.Namespace) -> int:
-    """Run `cooperbench ablate` and return its exit status."""
-    if not args.name:
-        raise UserError("a study needs a name: -n NAME")
-    off = [part.strip().replace("-", "_") for part in args.off.split(",") if part.strip()]
-    if not off:
-        raise UserError("--off names no part")
-    config = config_from_arguments(args)
-    study = make_study(config, off, full_factorial=args.full_factorial, repeat=args.repeat)
-    if args.dry_run:
-        return _dry_ablate(study, args)
-    summaries = study.run(display_for(args))
-    if args.json:
-        arms = {name: records.to_object(summary) for name, summary in summaries.items()}
-        arguments.print_json({"study": args.name, "arms": arms})
-    else:
-        arguments.print_line("")
-        study.print_summaries(summaries)
-    budget = next(iter(summaries.values())).budget
-    return exit_status([summary.errors for summary in summaries.values()], budget)
-
-
-def _dry_ablate(study: Study, args: argparse.Namespace) -> int:
-    counts = {}
-    lines = []
-    notes: dict[str, None] = {}
-    for name, plan in study.make_plans().items():
-        check_plan(plan)
-        to_run, to_evaluate = len(plan.to_run), len(plan.to_evaluate)
-        counts[name] = {"pairs": len(plan.pairs), "to_run": to_run, "to_evaluate": to_evaluate}
-        text = _counts_text(len(plan.pairs), to_run, to_evaluate)
-        lines.append(f"{args.name}/{name}: {text}")
-        notes.update(dict.fromkeys(plan.notes))
-    content = {"study": args.name, "arms": counts, "notes": list(notes)}
-    arguments.print_result(args, content, [*lines, *(f"note: {note}" for note in notes)])
-    return 0
 
 
 def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
@@ -306,7 +252,7 @@ def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("backend", "eval_network", "test_timeout_seconds", *EVALUATION_OPTIONS):
         arguments.add_option(parser, name)
     arguments.add_option(parser, "force", help="evaluate again what is evaluated already")
-    _add_summary_argument(parser)
+    add_summary_argument(parser)
     _add_detach_argument(parser)
     arguments.add_logs_argument(parser)
 
@@ -395,7 +341,7 @@ def _demo_config(args: argparse.Namespace, setting: Setting, subset: str | None)
 
 def add_prompts_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cooperbench prompts`."""
-    _add_run_options(parser)
+    add_run_options(parser)
     arguments.add_logs_argument(parser)
 
 
@@ -426,7 +372,6 @@ def prompts(args: argparse.Namespace) -> int:
 
 COMMANDS = {
     "run": (add_arguments, run),
-    "ablate": (add_ablate_arguments, ablate),
     "eval": (add_eval_arguments, evaluate),
     "demo": (add_demo_arguments, demo),
     "prompts": (add_prompts_arguments, prompts),

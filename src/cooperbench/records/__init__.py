@@ -21,6 +21,7 @@ Read and write them only through this package:
 | task_log.json      | `tasks.TaskLog`                                                         |
 | jobs.json          | `jobs.JobsRecord`                                                       |
 | study.json         | `study.StudyRecord`                                                     |
+| plan.json          | `plan.PlanRecord`                                                       |
 | judge.json         | `judgement.Judgement`                                                   |
 | references         | `reference.ReferenceRecord` in the cache, `reference.ReferencesFile`    |
 

@@ -56,6 +56,8 @@ class Invocation(msgspec.Struct, kw_only=True, frozen=True):
     auto_eval: bool = True
     record: bool = False
     force: bool = False
+    plan_sha256: str | UnsetType = UNSET
+    """SHA-256 of plan.json of the study that the run is an arm of."""
 
 
 class RunRecord(Record, kw_only=True, frozen=True):

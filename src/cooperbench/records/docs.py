@@ -22,6 +22,7 @@ _FILES = {
     "task_log": "logs/RUN/team/REPO/TASK/f1_f2/task_log.json",
     "jobs": "logs/RUN/jobs.json and logs/RUN/batch.json",
     "study": "logs/STUDY/study.json",
+    "plan": "logs/STUDY/plan.json",
     "judge": "logs/RUN/SETTING/REPO/TASK/f1_f2/judge.json",
     "reference": "~/.cache/cooperbench/references/*.json",
     "references": "the file of `cooperbench validate --export FILE`",

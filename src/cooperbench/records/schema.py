@@ -15,6 +15,7 @@ from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.files import JsonObject, Record
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.judgement import Judgement
+from cooperbench.records.plan import PlanRecord
 from cooperbench.records.reference import ReferenceRecord, ReferencesFile
 from cooperbench.records.result import PairResult
 from cooperbench.records.study import StudyRecord
@@ -33,6 +34,7 @@ RECORDS: dict[str, type[Record]] = {
     "task_log": TaskLog,
     "jobs": JobsRecord,
     "study": StudyRecord,
+    "plan": PlanRecord,
     "judge": Judgement,
     "reference": ReferenceRecord,
     "references": ReferencesFile,

@@ -150,7 +150,7 @@ def _looks_like_run(folder: Path) -> bool:
 
 
 def arm_folders(study: Path) -> list[Path]:
-    """Return the folders of the arms of an ablation; empty if the folder is not an ablation."""
+    """Return the folders of the arms of a study; empty if the folder is not a study."""
     record = records.read(study / _STUDY_FILE, StudyRecord)
     names = [arm.name for arm in record.arms] if record else []
     folders = [study / name for name in names if name and Path(name).name == name]
@@ -171,7 +171,7 @@ def run_folder(text: str, logs_dir: Path) -> Path:
 
 
 def run_folders(names: Sequence[str], logs_dir: Path) -> list[Path]:
-    """Return the folders of several runs; of an ablation, the folders of its arms.
+    """Return the folders of several runs; of a study, the folders of its arms.
 
     A run that is named twice, by name and by path, is returned once.
     """
@@ -196,7 +196,7 @@ def resolve_run(text: str, logs_dir: Path) -> Run:
     arms = arm_folders(folder)
     if arms:
         example = f"{text}/{arms[0].name}"
-        raise UserError(f"{text} is an ablation: name one of its arms, for example {example}")
+        raise UserError(f"{text} is a study: name one of its arms, for example {example}")
     return load_folder(folder)
 
 

@@ -29,7 +29,7 @@ CHANGE_OF_SHARE = (-1.0, 1.0)
 """Limits of a difference of two rates."""
 _TOO_NARROW = f"fewer than {FEW_TASKS} tasks: a bootstrap is too narrow"
 _ONE_TASK = "one task: no interval over tasks"
-_ERROR_RATE = 0.05
+ERROR_RATE = 0.05
 _TAIL = 0.975
 """Probability below the upper end of a 95 % interval."""
 _NO_VARIANCE = 1e-24
@@ -294,7 +294,7 @@ def power(observations: Sequence[Observation], tests: int = 1) -> tuple[float | 
     sample = Sample(observations)
     if not sample.varies:
         return None, None
-    tail = 1.0 - _ERROR_RATE / (2 * tests)
+    tail = 1.0 - ERROR_RATE / (2 * tests)
     degrees = sample.tasks - 1
     quantiles_sum = t_quantile(tail, degrees) + t_quantile(POWER, degrees)
     smallest = quantiles_sum * sample.standard_error

@@ -1,4 +1,4 @@
-"""Terminal reports: a `Table` for each part of an analysis, a comparison or an ablation.
+"""Terminal reports: a `Table` for each part of an analysis or a comparison.
 
 `formatting` decides how numbers look and how tables are drawn.
 """
@@ -18,7 +18,7 @@ from cooperbench.report.analysis import (
     Repeats,
     TeamRow,
 )
-from cooperbench.report.compare import Ablation, Comparison, Effect
+from cooperbench.report.compare import Comparison
 from cooperbench.report.coupling import CouplingRow
 from cooperbench.report.curves import AgentCurve, Curve, Difficulty
 from cooperbench.report.formatting import (
@@ -43,7 +43,7 @@ from cooperbench.report.mismatch import (
     unchecked_lines,
 )
 from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
-from cooperbench.report.statistics import POWER, Estimate
+from cooperbench.report.statistics import Estimate
 from cooperbench.report.workload_table import workload_table
 from cooperbench.text import dollars_text, duration_text, plural
 
@@ -488,74 +488,6 @@ def _compared_rates_table(comparison: Comparison) -> Table:
         notes.append(f"{count} among them with successes that no confirmation run supports")
     title = f"{comparison.verdict} over {plural(comparison.n, 'pair')} with a verdict on both sides"
     return Table(title, ("", "", "passed"), rows, notes)
-
-
-def ablation_table(ablation: Ablation) -> Table:
-    """Return what each part of cooperation contributes, by an ablation."""
-    headings = (
-        "part",
-        "measure",
-        "n",
-        "tasks",
-        "with",
-        "without",
-        "difference",
-        "p",
-        "Holm",
-        "would show",
-        "pairs needed",
-    )
-    power = f"{round(100 * POWER)} %"
-    notes = [
-        (
-            "Difference: with the part minus without, over the pairs that both have;"
-            " 95 % intervals clustered by task"
-        ),
-        "Holm: p corrected over the parts of this table, for each measure",
-        f"would show: the smallest effect that this many pairs show with a probability of {power}",
-        (
-            f"pairs needed: to show an effect as large as the observed one with {power},"
-            " if it was not shown"
-        ),
-        *(f"{name}: {meaning}" for name, meaning in VERDICTS.items()),
-        "conflict: the patches conflict in plain git; cost and time: of a pair",
-    ]
-    rows = [_effect_row(effect) for effect in ablation.effects]
-    return Table(f"What each part is worth: {ablation.study}", headings, rows, notes)
-
-
-def _effect_row(effect: Effect) -> list[Cell]:
-    return [
-        effect.part,
-        effect.measure,
-        effect.difference.n,
-        effect.difference.clusters,
-        _amount(effect.with_part, effect.unit),
-        _amount(effect.without, effect.unit),
-        _difference(effect),
-        None if effect.p is None else p_text(effect.p),
-        None if effect.p_holm is None else p_text(effect.p_holm),
-        _amount(effect.smallest_effect, effect.unit),
-        effect.pairs_needed,
-    ]
-
-
-def _amount(value: float | None, unit: str) -> str:
-    if unit == "share" or value is None:
-        return percent_text(value)
-    return f"${decimal_text(value, 3)}" if unit == "dollars" else f"{decimal_text(value, 1)} s"
-
-
-def _difference(effect: Effect) -> str:
-    difference = effect.difference
-    if effect.unit == "share" or difference.value is None:
-        return points_text(difference)
-    amount = _amount(difference.value, effect.unit)
-    if difference.low is None:
-        return amount
-    digits = 3 if effect.unit == "dollars" else 1
-    low, high = decimal_text(difference.low, digits), decimal_text(difference.high, digits)
-    return f"{amount} [{low}, {high}]"
 
 
 def judge_table(report: JudgeReport) -> Table:

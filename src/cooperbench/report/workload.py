@@ -33,7 +33,7 @@ RATES = ("overall", "merge")
 _MIN_FEATURES = 3
 _DIVISION = ("agent_count", "split")
 _NOT_COMPARED = (*_DIVISION, "backend")
-_SOLO_CONDITIONS = (
+SOLO_CONDITIONS = (
     *("agent", "model_name", "agent_config_sha256", "prompts_sha256", "replay_from"),
     *("network", "eval_network", "step_limit", "cost_limit", "time_limit_seconds"),
     *("dataset", "dataset_revision"),
@@ -122,7 +122,7 @@ class _Entry(NamedTuple):
         if len(self.pair.key.features) != condition.features:
             return False
         other = json.loads(condition.identity)
-        return all(self.identity.get(name) == other.get(name) for name in _SOLO_CONDITIONS)
+        return all(self.identity.get(name) == other.get(name) for name in SOLO_CONDITIONS)
 
 
 def workload_curves(runs: Sequence[Run], method: Method) -> list[WorkloadCurve]:

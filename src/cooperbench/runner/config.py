@@ -70,6 +70,8 @@ class RunConfig(RunOptions):
 
     evaluate_only: bool = False
     """No agent runs: existing results are evaluated."""
+    plan_sha256: str | None = None
+    """SHA-256 of the plan that was registered for this run; None without a plan."""
 
     def __post_init__(self) -> None:
         values = vars(self)
@@ -363,6 +365,8 @@ class RunConfig(RunOptions):
             "pairs": len(pairs),
             "reruns": reruns,
         }
+        if self.plan_sha256 is not None:
+            facts["plan_sha256"] = self.plan_sha256
         call = msgspec.convert(facts | self._recorded_options("invocation"), Invocation)
         content = {"run_name": self.run_name, "setting": self.setting, **self.identity()}
         if self.setting == "solo" and saved is not None:

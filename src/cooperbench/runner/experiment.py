@@ -1,4 +1,4 @@
-"""One experiment from its configuration to its summary; `run`, `evaluate` and `ablate` end here.
+"""One experiment from its configuration to its summary; `run`, `evaluate` and studies end here.
 
 configuration → plan → executor (runs pairs and evaluates them) → summary
 """

@@ -37,7 +37,7 @@ from cooperbench.text import describe_error, names_for_error, plural, printable
 class Plan:
     """The pairs of one configuration, and what is left to do with them.
 
-    A run has one plan, an ablation study one per arm, and an evaluation one per setting.
+    A run has one plan, a study one per arm, and an evaluation one per setting.
     """
 
     config: RunConfig

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cooperbench import evaluate, run
+from cooperbench import ablate, evaluate, run
 from cooperbench._version import __version__
 from cooperbench.agents.base import OracleAgent
 from cooperbench.cli import main
@@ -17,7 +17,6 @@ from cooperbench.errors import InfraError
 from cooperbench.report.loading import load_run
 from cooperbench.report.mismatch import MARK, mismatch_texts, unchecked_texts
 from cooperbench.report.page.overview import make_overview
-from cooperbench.runner.ablation import ablate
 from tests.support.runner.harness import Harness
 from tests.support.tiny import REPO, TASK_ID, golden, write_tiny
 

@@ -13,11 +13,12 @@ from cooperbench._version import __version__
 from cooperbench.errors import UserError
 from cooperbench.models import Setting
 from cooperbench.report.analysis import TEAM_SUMS, RateRow, TeamRow, analyse
-from cooperbench.report.compare import Comparison, analyse_studies
+from cooperbench.report.compare import Comparison
 from cooperbench.report.coupling import CouplingRow
 from cooperbench.report.curves import AgentCurve, Curve, Difficulty
 from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
 from cooperbench.report.failures import failure_reason
+from cooperbench.report.formatting import Table
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
 from cooperbench.report.mismatch import Mismatch, mismatch_lines, unchecked_lines
@@ -32,12 +33,14 @@ from cooperbench.report.pairs import (
     PairKey,
 )
 from cooperbench.report.statistics import Estimate
-from cooperbench.report.tables import ablation_table, coupling_table
+from cooperbench.report.studies import FactorCurve, analyse_studies
+from cooperbench.report.study_table import effects_table, level_table
+from cooperbench.report.tables import coupling_table
 from cooperbench.report.workload import WorkloadCurve
 from cooperbench.report.workload_table import workload_table
 from cooperbench.storage import utc_now
 
-SCHEMA = "cooperbench.page/3"
+SCHEMA = "cooperbench.page/4"
 _MAX_PROBLEMS = 2_000
 _UNFINISHED = frozenset({"running", "missing", "unevaluated"})
 _RUNNING = Meaning("▸", "running", "the agents are at work")
@@ -112,6 +115,23 @@ class WorkloadFigure:
 
     curve: WorkloadCurve
     table: TextTable
+
+
+@dataclass(frozen=True)
+class LevelFigure:
+    """Results over the levels of a factor: a curve, and all of its numbers."""
+
+    curve: FactorCurve
+    table: TextTable
+
+
+@dataclass(frozen=True)
+class StudyFigures:
+    """A study: the factors with more than two levels, and the effects of all."""
+
+    study: str
+    factors: tuple[LevelFigure, ...]
+    effects: TextTable
 
 
 @dataclass(frozen=True)
@@ -198,7 +218,7 @@ class Overview:
     """Results over the number of agents that had the same features."""
     coupling: tuple[TextTable, ...]
     """At most one table."""
-    ablations: tuple[TextTable, ...]
+    studies: tuple[StudyFigures, ...]
     team: TeamTable
     repos: tuple[str, ...]
     pairs: tuple[PairRow, ...]
@@ -272,7 +292,7 @@ def make_overview(runs: Sequence[Run]) -> Overview:
         agent_curves=analysis.agent_curves,
         workload=_workload_figures(analysis.workload_curves) if is_one_dataset else (),
         coupling=_coupling_tables(analysis.coupling) if is_one_dataset else (),
-        ablations=_ablation_tables(runs),
+        studies=_study_figures(runs),
         team=TeamTable(TEAM_SUMS, analysis.team),
         repos=tuple(sorted({pair.repo for pair in pairs})),
         pairs=pairs,
@@ -300,11 +320,7 @@ def _difficulty_curves(difficulty: Difficulty) -> DifficultyCurves | None:
 
 
 def _workload_figures(curves: Sequence[WorkloadCurve]) -> tuple[WorkloadFigure, ...]:
-    figures = []
-    for curve in curves:
-        table = workload_table(curve)
-        figures.append(WorkloadFigure(curve, TextTable(table.title, table.texts, table.notes)))
-    return tuple(figures)
+    return tuple(WorkloadFigure(curve, _text_table(workload_table(curve))) for curve in curves)
 
 
 def _deficit_rows(
@@ -335,13 +351,26 @@ def _deficit_rows(
     return tuple(rows)
 
 
-def _ablation_tables(runs: Sequence[Run]) -> tuple[TextTable, ...]:
-    """Return the tables of the terminal; none if the arms of a study cannot be compared."""
+def _study_figures(runs: Sequence[Run]) -> tuple[StudyFigures, ...]:
+    """Return the figures of studies; none if the arms of a study cannot be compared."""
     try:
-        tables = [ablation_table(study) for study in analyse_studies(runs)]
+        studies = analyse_studies(runs)
     except UserError:
         return ()
-    return tuple(TextTable(table.title, table.texts, table.notes) for table in tables)
+    figures = []
+    for study in studies:
+        factors = [
+            LevelFigure(curve, _text_table(level_table(study.study, curve)))
+            for curve in study.factors
+            if len(curve.points) > 2
+        ]
+        effects = _text_table(effects_table(study))
+        figures.append(StudyFigures(study.study, tuple(factors), effects))
+    return tuple(figures)
+
+
+def _text_table(table: Table) -> TextTable:
+    return TextTable(table.title, table.texts, table.notes)
 
 
 def _coupling_tables(rows: Sequence[CouplingRow]) -> tuple[TextTable, ...]:

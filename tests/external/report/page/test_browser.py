@@ -26,7 +26,7 @@ from tests.support.report.factory import TALK, Style, Talk, keys_of, layout, wri
 from tests.support.report.page_fixtures import COOP, PAIRS, coop_kind, judgement
 from tests.support.runner.helpers import run_tiny
 from tests.support.tiny import REPO, TASK_ID, golden, write_script
-from tests.unit.report.test_compare_ablation import ONE_OFF, write_study
+from tests.unit.report.test_studies import ONE_OFF, write_study
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -513,8 +513,8 @@ def test_the_effects_of_an_ablation_are_on_the_page(browser: Browser, tmp_path: 
     folder = write_study(tmp_path, ONE_OFF)
     build_page([load_folder(arm) for arm in arm_folders(folder)], tmp_path / "study.html")
     browser.open(tmp_path / "study.html")
-    assert browser.text("#ablation h3") == "What each part is worth: study"
-    assert browser.count("#ablation tbody tr") == 16
-    assert "+50.0 points [+25.3, +74.7]" in browser.text("#ablation").replace("\u00a0", " ")
-    assert "Holm: p corrected over the parts" in browser.text("#ablation")
+    assert browser.text("#study h3") == "Effects: study"
+    assert browser.count("#study tbody tr") == 16
+    assert "+50.0 points [+25.3, +74.7]" in browser.text("#study").replace("\u00a0", " ")
+    assert "Holm: p corrected over the factors" in browser.text("#study")
     browser.assert_silent()

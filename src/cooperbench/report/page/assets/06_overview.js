@@ -32,7 +32,8 @@ function renderOverview() {
         "Pairs by how closely their golden patches are coupled: do agents fail at merging text, or at agreeing on meaning?",
         overview.coupling.map(textTable),
       ),
-    overview.ablations.length > 0 && section("Ablation", null, overview.ablations.map(textTable)),
+    overview.studies.length > 0 &&
+      section("Study", null, overview.studies.map(studyFigures)),
     section("Cost and time", null, costAndTime()),
     overview.team.rows.length > 0 &&
       section(
@@ -442,6 +443,32 @@ function workloadFigure({ curve, table }) {
   );
 }
 
+// The levels of each factor as a chart and a table; then the effects of all factors.
+function studyFigures({ factors, effects }) {
+  return [factors.map(levelFigure), textTable(effects)];
+}
+
+function levelFigure({ curve, table }) {
+  if (!curve.is_ordered) return textTable(table);
+  const styles = [
+    { setting: "coop", name: "overall", estimate: (point) => point.means.overall },
+    { setting: "solo", name: "merge", estimate: (point) => point.means.merge },
+  ];
+  const counted = curve.points.map((point) => ({
+    ...point,
+    label: point.level,
+    n: (point.means.overall ?? point.means.merge)?.n ?? 0,
+  }));
+  const { curves, ticks } = curvesOverNumbers(counted, styles, curve.factor);
+  return h(
+    "figure",
+    null,
+    curveChart(curves, `Success by ${curve.factor}`, ticks, `${curve.factor}; below it the pairs`),
+    legend(curves, "curve"),
+    textTable(table),
+  );
+}
+
 // Curves and ticks for points at whole numbers, which need not be equally far apart.
 function curvesOverNumbers(points, styles, unit) {
   const position = (index) => 0.04 + (0.92 * index) / (points.length - 1);
@@ -454,12 +481,15 @@ function curvesOverNumbers(points, styles, unit) {
           ...estimate(point),
           known: Boolean(estimate(point)),
           x: position(index),
-          at: `${point.agents} ${unit}`,
+          at: `${point.label ?? point.agents} ${unit}`,
           n: point.n,
         }))
         .filter((point) => point.known),
     }));
-  const ticks = points.map((point, index) => ({ x: position(index), text: String(point.agents) }));
+  const ticks = points.map((point, index) => ({
+    x: position(index),
+    text: String(point.label ?? point.agents),
+  }));
   return { curves, ticks };
 }
 

@@ -74,7 +74,7 @@ def test_arms_are_runs_of_their_own_interleaved_pair_by_pair(
     assert [arm["name"] for arm in study["arms"]][-1] == "no-messages+git"
     assert main(["report", "s", "--json", "--log-dir", str(tmp_path / "logs")]) == 0
     content = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
-    assert {one["part"] for one in content["ablations"][0]["effects"]} == {"messages", "git"}
+    assert {one["factor"] for one in content["studies"][0]["effects"]} == {"messages", "git"}
 
 
 @pytest.mark.parametrize(
@@ -181,22 +181,18 @@ def test_what_a_part_of_a_team_is_worth(tmp_path: Path, capsys: pytest.CaptureFi
         dataset_dir=write_tiny(tmp_path / "data", (1, 2, 3)),
     )  # fmt: skip
     table = capsys.readouterr().out.partition("arm ")[2]
-    assert [line.split()[:3] for line in table.splitlines()[1:] if line.split()[1:2] == ["3"]] == [
+    assert [line.split()[:3] for line in table.splitlines()[1:] if line.split()[2:3] == ["3"]] == [
         ["all", "3", "3"], ["no-messages", "3", "3"], ["no-task_list", "3", "3"]
     ]  # fmt: skip
     assert main(["report", "s", "--log-dir", str(tmp_path / "logs")]) == 0
     # Marked: without canaries, nothing is confirmed.
-    report = (
-        capsys.readouterr()
-        .out.partition("What each part is worth: s †\n")[2]
-        .partition("Difference:")[0]
-    )
+    report = capsys.readouterr().out.partition("Effects: s †\n")[2].partition("difference:")[0]
     rows = {
-        tuple(line.split()[:2]): " ".join(line.split()[2:10])
+        tuple(line.split()[:2]): " ".join(line.split()[2:12])
         for line in report.splitlines()
         if line.strip()
     }
-    assert rows["task_list", "overall"] == "3 1 100 % 0 % +100.0 points"
-    assert rows["messages", "overall"] == "3 1 100 % 100 % 0.0 points"
+    assert rows["task_list", "overall"] == "3 1 off: 0 % on: 100 % +100.0 points"
+    assert rows["messages", "overall"] == "3 1 off: 100 % on: 100 % 0.0 points"
     assert rows["task_list", "conflict"].endswith("0.0 points")
     assert {part for part, _ in rows} >= {"task_list", "messages"}

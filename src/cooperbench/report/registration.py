@@ -1,0 +1,94 @@
+"""Planned tests of a study: plan.json, and whether the runs recorded its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cooperbench import records
+from cooperbench.records.config import RunRecord
+from cooperbench.records.plan import PlanAmendment, PlannedTest, PlanRecord
+from cooperbench.storage import read_bytes
+from cooperbench.text import plural
+
+Status = Literal["planned", "amended", "exploratory"]
+STATUSES: dict[Status, str] = {
+    "planned": "in plan.json before the first result",
+    "amended": "planned or changed after some results were known",
+    "exploratory": "not in plan.json",
+}
+
+
+@dataclass(frozen=True)
+class Registration:
+    """The plan of a study."""
+
+    plan: PlanRecord | None
+    """None if there is none, or if the runs were started with another one."""
+    problem: str = ""
+    """Why there is no plan; empty if there is one."""
+
+    def status(self, factor: str, measure: str, test: str) -> Status:
+        """Return whether a test was planned."""
+        planned = PlannedTest(factor=factor, measure=measure, test=test)
+        if self.plan is None or planned not in self.plan.tests:
+            return "exploratory"
+        late = [amendment for amendment in self.plan.amendments if amendment.results]
+        if any(planned in amendment.tests for amendment in late):
+            return "amended"
+        return "planned"
+
+    def lines(self) -> Iterator[str]:
+        """Yield what was planned, for people."""
+        plan = self.plan
+        if plan is None:
+            yield f"No plan: {self.problem}. All figures are exploratory"
+            return
+        tests = ", ".join(f"{test.test} over {test.factor}" for test in plan.tests)
+        power = plan.power
+        runs = "" if plan.repeat == 1 else f", {plan.repeat} runs each"
+        yield (
+            f"Plan of {plan.time} (plan.json): {plan.primary}, {tests}; "
+            f"{plural(power.pairs, 'pair')} in {plural(len(plan.conditions), 'condition')}{runs}"
+        )
+        yield (
+            f"Planned power: {round(100 * power.power)} % for an effect of "
+            f"{100 * power.effect:g} points; {power.pairs_needed:,} pairs would have 80 %"
+        )
+        for amendment in plan.amendments:
+            yield _amendment_line(amendment)
+
+
+def _amendment_line(amendment: PlanAmendment) -> str:
+    when = f"after {plural(amendment.results, 'result')}" if amendment.results else "before results"
+    return f"Amended {amendment.time}, {when}: {'; '.join(amendment.changes)}"
+
+
+def read_registration(folder: Path) -> Registration:
+    """Return the plan in the folder of a study, if its runs were started with it.
+
+    Each call records the checksum of plan.json, and each amendment that of the plan before. So all
+    checksums of the runs have to be among these, and one of them has to be that of the file.
+    """
+    data = read_bytes(folder / "plan.json")
+    plan = records.read(folder / "plan.json", PlanRecord)
+    if data is None or plan is None:
+        return Registration(None, "there is no plan.json")
+    current = hashlib.sha256(data).hexdigest()
+    known = {current, *(amendment.replaced_sha256 for amendment in plan.amendments)}
+    used: set[str] = set()
+    for config in sorted(folder.glob("*/config.json")):
+        used |= _recorded_checksums(config)
+    if current not in used or not used <= known:
+        return Registration(None, "plan.json is not the one that the runs were started with")
+    return Registration(plan)
+
+
+def _recorded_checksums(config: Path) -> set[str]:
+    """Return the checksums of plan.json in the calls of a run."""
+    record = records.read(config, RunRecord)
+    calls = record.invocations if record is not None else []
+    return {call.plan_sha256 for call in calls if isinstance(call.plan_sha256, str)}
