@@ -38,7 +38,7 @@ _COMMANDS_INTRODUCTION = """\
 
 Every command with its options, as `cooperbench COMMAND --help` prints them.
 
-| exit status | of `run`, `eval` and `ablate` | of other commands |
+| exit status | of `run`, `eval`, `sweep` and `ablate` | of other commands |
 | --- | --- | --- |
 | 0 | all pairs have a result | all is well |
 | 1 | some pairs ended in infrastructure errors | something was found or is missing |

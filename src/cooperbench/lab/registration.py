@@ -37,7 +37,7 @@ DEFAULT_PRIMARY = "overall"
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """The part of a plan that options of a call set; None is the value in plan.json or the default."""
+    """The options of a call about the plan. None is the value in plan.json, or the default."""
 
     primary: str | None = None
     """The verdict that decides."""

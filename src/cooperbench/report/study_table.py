@@ -70,23 +70,15 @@ def _change_cell(point: LevelPoint, curve: FactorCurve) -> Cell:
 
 def effects_table(study: Study) -> Table:
     """Return the effect of each factor on each measure."""
-    headings = (
-        "factor",
-        "measure",
-        "n",
-        "tasks",
-        "from",
-        "to",
-        "difference",
-        "per step",
-        "p",
-        "Holm",
-        "would show",
-        "pairs needed",
-        "CMH by task",
-        "plan",
-    )
+    headings = [
+        *("factor", "measure", "n", "tasks", "from", "to", "difference", "per step"),
+        *("p", "Holm", "would show", "pairs needed", "CMH by task", "plan"),
+    ]
     rows = [_effect_row(effect) for effect in study.effects]
+    if not any(effect.slope for effect in study.effects):
+        column = headings.index("per step")
+        for cells in (headings, *rows):
+            del cells[column]
     return Table(f"Effects: {study.study}", headings, rows, list(_effect_notes(study)))
 
 

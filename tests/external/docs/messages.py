@@ -29,6 +29,7 @@ ACTIONS = {
     "config": ("show", "set", "unset", "gcp"),
 }
 RUN = "run --dataset-dir demo --backend local -a oracle"
+SWEEP = "sweep -n s --dataset-dir demo --backend local -a oracle"
 STUDY = "ablate -n s --dataset-dir demo --backend local -a oracle"
 MISTAKES = (
     "",
@@ -90,6 +91,13 @@ MISTAKES = (
     f"{STUDY} --off messages --repeat 0",
     f"{STUDY} --off messages --detach",
     "ablate --dataset-dir demo --backend local -a oracle --off messages",
+    SWEEP,
+    f"{SWEEP} --messages 0,3,3",
+    f"{SWEEP} --messages 0,many",
+    f"{SWEEP} --agents 1,2",
+    f"{SWEEP} --agents 2,4 -f 1,2",
+    f"{SWEEP} --setting solo --messages 0,3",
+    f"{SWEEP} --off git --effect 0.9",
     "eval",
     "eval -n no-such-run",
     "status no-such-run",

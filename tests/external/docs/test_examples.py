@@ -113,7 +113,7 @@ def test_the_study_and_its_plot(tmp_path: Path, run_page: Callable[[str], PageRu
     """The study's runs have no solo; the demo's have, and are what the plot is made from."""
     require_program("node", package="nodejs")
     out = call(EXAMPLES / "messaging_study.sh", cwd=tmp_path)
-    assert "What each part is worth: messaging" in out
+    assert "Effects: messaging" in out
     rows = list(csv.DictReader((tmp_path / "messaging.csv").read_text().splitlines()))
     assert {row["run"] for row in rows} == {"messaging/all", "messaging/no-messages"}
     assert "<!doctype html>" in (tmp_path / "messaging.html").read_text()[:100].lower()

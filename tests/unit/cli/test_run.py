@@ -1,4 +1,4 @@
-"""Options of `run`, `ablate`, `eval` and `prompts` that are refused or not offered."""
+"""Options of `run`, studies, `eval` and `prompts` that are refused or not offered."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ def test_dry_run_in_the_background_is_refused(
 
 @pytest.mark.parametrize(
     ("command", "options"),
-    [("ablate", {"--detach"}), ("prompts", {"--detach", "--dry-run", "--json"})],
+    [
+        ("ablate", {"--detach"}),
+        ("sweep", {"--detach"}),
+        ("prompts", {"--detach", "--dry-run", "--json"}),
+    ],
 )
 def test_options_without_effect_are_not_offered(
     command: str, options: set[str], capsys: pytest.CaptureFixture[str]
