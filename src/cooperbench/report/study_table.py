@@ -77,8 +77,9 @@ def effects_table(study: Study) -> Table:
     rows = [_effect_row(effect) for effect in study.effects]
     if not any(effect.slope for effect in study.effects):
         column = headings.index("per step")
-        for cells in (headings, *rows):
-            del cells[column]
+        del headings[column]
+        for row in rows:
+            del row[column]
     return Table(f"Effects: {study.study}", headings, rows, list(_effect_notes(study)))
 
 
