@@ -160,6 +160,8 @@ def _make_factor(config: RunConfig, name: str, values: Sequence[Any]) -> Factor:
     kind = FACTOR_KINDS.get(name)
     if kind is None:
         raise UserError(f"no factor {name!r}; available: {names_for_error(FACTOR_KINDS, name)}")
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise UserError(f"the levels of {name} are {values!r}; they must be a list")
     if config.setting == "solo" and (kind.needs_messages or name == "agents"):
         raise UserError(f"setting solo has one agent, so {name} cannot vary: use coop or team")
     if name == "agents" and config.features is None and config.group_sizes is None:

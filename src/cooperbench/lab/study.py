@@ -28,7 +28,7 @@ from cooperbench.runner.experiment import reserve, run_plans
 from cooperbench.runner.options import CHANNEL_OPTIONS, DEFAULTS, TEAM_PARTS
 from cooperbench.runner.plan import Plan, check_plan, label_pairs, plan_pairs, select_pairs
 from cooperbench.runner.workload import divide_work
-from cooperbench.storage import ExperimentPaths
+from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.text import dollars_text
 
 _ALL_ON = "all"
@@ -121,7 +121,7 @@ class Study:
             repeat=self.options.repeat,
             pairs=list(pairs),
         )
-        results = sum(_count_results(plan) for plan in plans)
+        results = _count_results(self.paths)
         return register_plan(self.paths, design, self.options.hypothesis, results)
 
     def _make_record(self) -> StudyRecord:
@@ -280,11 +280,10 @@ def _with_registration(plan: Plan, registered: PlanRecord) -> Plan:
     return replace(plan, config=replace(plan.config, plan_sha256=registered.sha256))
 
 
-def _count_results(plan: Plan) -> int:
-    """Return how many pairs of an arm have a result."""
-    config = plan.config
-    finished = [pair for pair in plan.pairs if is_finished(config.paths.pair(pair, config.setting))]
-    return len(finished)
+def _count_results(paths: ExperimentPaths) -> int:
+    """Return how many pairs have a result, in all arms on disk."""
+    results = paths.root.glob("*/*/*/*/*/result.json")
+    return len([result for result in results if is_finished(PairPaths(result.parent))])
 
 
 def _arm_record(arm: Arm, factors: Sequence[StudyFactor]) -> StudyArm:

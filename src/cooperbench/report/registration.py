@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ Status = Literal["planned", "amended", "exploratory"]
 STATUSES: dict[Status, str] = {
     "planned": "in plan.json before the first result",
     "amended": "planned or changed after some results were known",
-    "exploratory": "not in plan.json",
+    "exploratory": "not in plan.json, or without some of the planned levels",
 }
 
 
@@ -31,10 +31,13 @@ class Registration:
     problem: str = ""
     """Why there is no plan; empty if there is one."""
 
-    def status(self, factor: str, measure: str, test: str) -> Status:
-        """Return whether a test was planned."""
+    def status(self, factor: str, measure: str, test: str, levels: Sequence[str]) -> Status:
+        """Return whether a test of these levels was planned."""
         planned = PlannedTest(factor=factor, measure=measure, test=test)
         if self.plan is None or planned not in self.plan.tests:
+            return "exploratory"
+        planned_levels = {entry.name: set(entry.levels) for entry in self.plan.factors}
+        if planned_levels.get(factor) != set(levels):
             return "exploratory"
         late = [amendment for amendment in self.plan.amendments if amendment.results]
         if any(planned in amendment.tests for amendment in late):

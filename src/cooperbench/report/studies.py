@@ -176,11 +176,13 @@ def _arms_among(
 
 
 def _check_arms(record: StudyRecord, members: Sequence[tuple[StudyArm, Run]]) -> None:
-    """Raise UserError if an arm differs from the first one in more than its levels."""
+    """Raise UserError if an arm differs from another one in more than its levels."""
     varying: set[str] = set()
     for factor in record.factors:
         varying.update(factor.options)
-    _, first_run = members[0]
+    runs = [run for _, run in members]
+    # A single agent has fewer choices: any other arm is compared with all of its own.
+    first_run = next((run for run in runs if "solo" not in run.settings), runs[0])
     reference = _recorded_choices(first_run)
     for arm, run in members:
         choices = _recorded_choices(run)
@@ -342,7 +344,7 @@ def _effect(grid: _Grid, measure: str, registration: Registration, *, tests: int
         smallest_effect=smallest_effect,
         pairs_needed=pairs_needed,
         stratified=_stratified(grid, cells, measure),
-        status=registration.status(grid.factor.name, measure, test),
+        status=registration.status(grid.factor.name, measure, test, grid.levels),
     )
 
 

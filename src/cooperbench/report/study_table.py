@@ -107,6 +107,7 @@ def _effect_row(effect: Effect) -> list[Cell]:
 def _effect_notes(study: Study) -> Iterator[str]:
     power = f"{round(100 * POWER)} %"
     yield from study.registration.lines()
+    yield from _incomplete_lines(study)
     for status, meaning in STATUSES.items():
         if any(effect.status == status for effect in study.effects):
             yield f"{status}: {meaning}"
@@ -129,6 +130,16 @@ def _effect_notes(study: Study) -> Iterator[str]:
     for name, meaning in VERDICTS.items():
         yield f"{name}: {meaning}"
     yield "conflict: the patches conflict in plain git; cost and time: of a pair"
+
+
+def _incomplete_lines(study: Study) -> Iterator[str]:
+    """Yield a line for each planned test that has fewer pairs than planned."""
+    plan = study.registration.plan
+    for effect in study.effects:
+        if plan is not None and effect.status != "exploratory":
+            pairs, planned = effect.difference.n, len(plan.pairs)
+            if pairs < planned:
+                yield f"{effect.factor}, {effect.measure}: {pairs:,} of {planned:,} planned pairs"
 
 
 def _amount(value: float | None, unit: str) -> str:

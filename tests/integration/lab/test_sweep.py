@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from cooperbench import sweep
 from cooperbench.cli import main
+from cooperbench.errors import UserError
 from cooperbench.storage import read_json
 from tests.support.runner.harness import Harness
 from tests.support.tiny import PLACES, REPO, write_script, write_tiny
@@ -132,15 +134,19 @@ def test_plan_comes_first_and_every_run_has_its_checksum(
     assert main(first) == 0
     assert path.read_bytes() == content
     # One that does more is an amendment, and no longer planned before the results.
-    assert main(["sweep", "-n", "s", "--messages", "0,1,3", *options, "-t", "7"]) == 0
+    assert main(["sweep", "-n", "s", "--messages", "1,2", *options, "-t", "7"]) == 0
     plan = json.loads(path.read_text())
     (amendment,) = plan["amendments"]
     assert amendment["results"] == 2
-    assert amendment["changes"] == ["messages: 1 added", "1 condition added"]
+    assert amendment["changes"] == ["messages: 1, 2 added", "2 conditions added"]
     assert amendment["replaced_sha256"] == checksum
     study = study_of(tmp_path, "s", capsys)
     assert effect_of(study, "messages", "merged")["status"] == "amended"
-    assert len(study["factors"][0]["points"]) == 3
+    assert len(study["factors"][0]["points"]) == 4
+    # A report of some arms does not have all planned levels.
+    arms = ["s/messages=0", "s/messages=3", "--log-dir", str(tmp_path / "logs")]
+    assert main(["report", *arms]) == 0
+    assert "planned or changed after" not in capsys.readouterr().out
     # A plan that was written afterwards is none.
     path.write_text(path.read_text().replace('"primary": "merged"', '"primary": "overall"'))
     study = study_of(tmp_path, "s", capsys)
@@ -293,6 +299,23 @@ def test_names_that_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "study 's' has other factors (delay); choose another name" in capsys.readouterr().err
     assert main(["sweep", "--delay", "0,1", *options]) == 2
     assert "a study needs a name: -n NAME" in capsys.readouterr().err
+
+
+def test_levels_in_python_that_are_not_a_list(tmp_path: Path) -> None:
+    place: dict[str, Any] = {
+        "dataset_dir": write_tiny(tmp_path / "data", (1, 2)), "logs_dir": tmp_path / "logs", "agent": "nop",
+        "backend": "local",
+    }  # fmt: skip
+    for levels, message in (
+        ({"messages": 3}, "the levels of messages are 3; they must be a list"),
+        ({"messages": [3]}, "--messages has 1 level; a factor needs at least two"),
+        ({"delay": [0, None]}, "--delay does not have the level None"),
+        ({"delay": [0, True]}, "--delay is True; it must be a whole number from 0"),
+        ({"mesages": [0, 3]}, "no factor 'mesages'; available: "),
+    ):
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            sweep("s", levels, **place)
+    assert not (tmp_path / "logs").exists()
 
 
 def test_sweep_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

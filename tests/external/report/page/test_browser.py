@@ -26,7 +26,7 @@ from tests.support.report.factory import TALK, Style, Talk, keys_of, layout, wri
 from tests.support.report.page_fixtures import COOP, PAIRS, coop_kind, judgement
 from tests.support.runner.helpers import run_tiny
 from tests.support.tiny import REPO, TASK_ID, golden, write_script
-from tests.unit.report.test_studies import ONE_OFF, write_study
+from tests.unit.report.test_studies import ONE_OFF, write_dose, write_study
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -506,6 +506,19 @@ def test_many_agents_have_a_lane_each_and_a_curve(browser: Browser, tmp_path: Pa
     assert "agents; below it the number of groups" in browser.text("#number-of-agents svg")
     assert browser.texts("#number-of-agents .legend li") == ["overall", "merge"]
     assert "2 largest groups of 2 tasks" in browser.text("#number-of-agents figcaption")
+    browser.assert_silent()
+
+
+def test_levels_of_a_sweep_are_a_curve(browser: Browser, tmp_path: Path) -> None:
+    write_dose(tmp_path, {"0": 2, "3": 1, "unlimited": 0})
+    arms = arm_folders(tmp_path / "dose")
+    build_page([load_folder(arm) for arm in arms], tmp_path / "dose.html")
+    browser.open(tmp_path / "dose.html")
+    assert "messages; below it the pairs" in browser.text("#study svg")
+    assert "unlimited" in browser.text("#study svg")
+    assert browser.texts("#study .legend li") == ["overall", "merge"]
+    assert browser.texts("#study h3") == ["By messages: dose", "Effects: dose"]
+    assert browser.count("#study figure tbody tr") == 3
     browser.assert_silent()
 
 
