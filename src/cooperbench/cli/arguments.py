@@ -278,12 +278,17 @@ def add_option(group: ArgumentContainer, name: str, **overrides: Any) -> None:
 def add_varying_option(group: ArgumentContainer, name: str) -> None:
     """Add the argument of a run option that may have several values, as a list of texts."""
     option = OPTIONS[name]
+    notes = []
+    if option.choices:
+        notes.append(f". One of {', '.join(option.choices)}")
+    if DEFAULTS[name] is not None:
+        notes.append(f" (default: {DEFAULTS[name]})")
     group.add_argument(
         *option.flags,
         dest=name,
         action="append",
         metavar=f"{option.metavar or name.upper()}[,…]",
-        help=f"{option.help}. Several values: the levels of a factor",
+        help=option.help + "".join(notes),
     )
 
 

@@ -29,7 +29,7 @@ from cooperbench.runner.options import CHANNEL_OPTIONS, DEFAULTS, TEAM_PARTS
 from cooperbench.runner.plan import Plan, check_plan, label_pairs, plan_pairs, select_pairs
 from cooperbench.runner.workload import divide_work
 from cooperbench.storage import ExperimentPaths, PairPaths
-from cooperbench.text import dollars_text
+from cooperbench.text import dollars_text, plural
 
 _ALL_ON = "all"
 """Name of the arm that has all parts of cooperation, if nothing else varies."""
@@ -183,10 +183,10 @@ class Study:
 def power_line(plan: PlanRecord) -> str:
     """Return what the planned number of pairs can show."""
     power = plan.power
+    effect = f"an effect of {100 * power.effect:g} points on {plan.primary}"
     return (
-        f"Power: {power.pairs:,} pairs show an effect of {100 * power.effect:g} points on "
-        f"{plan.primary} with a probability of {round(100 * power.power)} %; "
-        f"{power.pairs_needed:,} would with 80 %"
+        f"Power: {round(100 * power.power)} % for {effect} with {plural(power.pairs, 'pair')}; "
+        f"80 % needs {power.pairs_needed:,} pairs"
     )
 
 
@@ -208,20 +208,17 @@ def make_study(config: RunConfig, factors: Sequence[Factor], options: StudyOptio
 
 
 def _cross(factors: Sequence[Factor]) -> list[tuple[Level, ...]]:
-    """Return all combinations of levels, those with fewer parts switched off first."""
+    """Return all combinations of levels; of parts alone, those with fewer switched off first."""
     combinations = list(product(*(factor.levels for factor in factors)))
-
-    def switched_off(levels: tuple[Level, ...]) -> tuple[int, list[int]]:
-        off = [
-            index
-            for index, (factor, level) in enumerate(zip(factors, levels, strict=True))
-            if factor.is_switch and level.name == OFF
-        ]
-        return len(off), off
-
     if all(factor.is_switch for factor in factors):
-        combinations.sort(key=switched_off)
+        combinations.sort(key=_switched_off)
     return combinations
+
+
+def _switched_off(levels: Sequence[Level]) -> tuple[int, list[int]]:
+    """Return how many parts are off, and which ones."""
+    indexes = [index for index, level in enumerate(levels) if level.name == OFF]
+    return len(indexes), indexes
 
 
 def _vary_one(factors: Sequence[Factor]) -> list[tuple[Level, ...]]:

@@ -312,7 +312,9 @@ class RunConfig(RunOptions):
         return recorded
 
     def check_against_disk(self) -> None:
-        """Raise UserError if the experiment has results of another configuration."""
+        """Raise UserError if the experiment is a study or has results of another configuration."""
+        if self.paths.study.exists():
+            raise UserError(f"{self.run_name!r} is the name of a study; choose another name (-n)")
         record = self._saved_record()
         compared = CHANNEL_OPTIONS
         if self.setting != "solo":

@@ -295,6 +295,8 @@ def test_names_that_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["sweep", "-n", "r", "--delay", "0,1", *options]) == 2
     assert "'r' is the name of a run; choose another name (-n)" in capsys.readouterr().err
     assert main(["sweep", "-n", "s", "--delay", "0,1", *options]) == 0
+    assert main(["run", "-n", "s", *options]) == 2
+    assert "'s' is the name of a study; choose another name (-n)" in capsys.readouterr().err
     assert main(["sweep", "-n", "s", "--loss", "0,1", *options]) == 2
     assert "study 's' has other factors (delay); choose another name" in capsys.readouterr().err
     assert main(["sweep", "--delay", "0,1", *options]) == 2
