@@ -52,10 +52,10 @@ def measure_baseline(
         second = _run_once(task, sandboxes, step, timeout_seconds)
         if second.success or second.tests_passed > run.tests_passed:
             run, used = second, step
-    again = _run_once(task, sandboxes, used, timeout_seconds)
+    second_run = _run_once(task, sandboxes, used, timeout_seconds)
     flaky = []
     for test, outcome in run.outcomes.items():
-        if {outcome, again.outcomes.get(test)} == {"passed", "failed"}:
+        if {outcome, second_run.outcomes.get(test)} == {"passed", "failed"}:
             flaky.append(test)
     return Baseline(run, tuple(sorted(flaky)), needs_network=used is not conditions[0])
 

@@ -1,4 +1,4 @@
-"""What a history says about a change: the texts that drafts of descriptions start from.
+"""Texts of a history about a change, from which drafts of descriptions start.
 
 Merge commits name a pull request or a branch; what was done is in their bodies and in the messages
 of the commits that they merge.
@@ -47,9 +47,9 @@ def read_change_text(git_dir: Path, commit: str) -> ChangeText:
     if merged:
         messages = _merged_subjects(git_dir, parents.split()[0], merged)
     if _MERGE.match(title):
-        first_line, _, rest = text.partition("\n")
+        first_line, _, remaining_text = text.partition("\n")
         if first_line:
-            title, text = first_line, rest.strip()
+            title, text = first_line, remaining_text.strip()
         elif messages:
             title = messages[0]
     return ChangeText(_NUMBER.sub("", title), text, messages)

@@ -55,7 +55,7 @@ class Check:
 
 @dataclass
 class FeatureMeasurement:
-    """What was found out about one feature in sandboxes."""
+    """Results of one feature's tests in sandboxes."""
 
     feature: Feature
     problems: list[str] = field(default_factory=list)
@@ -283,14 +283,14 @@ def _check_golden(measurements: Sequence[FeatureMeasurement]) -> Check:
 
 
 def _check_flaky(measurements: Sequence[FeatureMeasurement], repeat: int) -> Check:
-    found = []
+    details = []
     for measurement in measurements:
         flaky = measurement.reference.flaky_tests if measurement.reference else []
         if flaky:
             names = names_for_error(flaky, limit=3)
-            found.append(f"{measurement.label}: not required: {names}")
-    if found:
-        return Check("flaky", "warning", tuple(found))
+            details.append(f"{measurement.label}: not required: {names}")
+    if details:
+        return Check("flaky", "warning", tuple(details))
     hint = "" if repeat > 1 else "; more with --repeat"
     runs = f"none in {plural(repeat, 'run')} of each feature{hint}"
     return Check("flaky", "ok" if measurements else "not run", (runs,))
@@ -389,8 +389,8 @@ def _check_sizes(task: Task) -> Check:
             tests = tests_size_problem(patch_size(feature.tests.read_bytes()))
         except (OSError, ValueError) as error:
             golden, tests = str(error), ""
-        found = [problem for problem in (golden, tests) if problem]
-        problems += [f"feature {feature.feature_id}: {problem}" for problem in found]
+        feature_problems = [problem for problem in (golden, tests) if problem]
+        problems += [f"feature {feature.feature_id}: {problem}" for problem in feature_problems]
     return Check("size", _state_of(task.features, problems), tuple(problems))
 
 

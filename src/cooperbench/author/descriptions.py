@@ -78,8 +78,8 @@ def _repeated_lines(text: str, patch: bytes, source: str) -> Iterator[str]:
         number = next((index for index, line in enumerate(described, 1) if code in line), None)
         if number is None:
             continue
-        shown = shorten(code, _MAX_SHOWN_CHARACTERS)
-        yield f"line {number} of feature.md is code of {source}: {shown}"
+        excerpt = shorten(code, _MAX_SHOWN_CHARACTERS)
+        yield f"line {number} of feature.md is code of {source}: {excerpt}"
         reported += 1
         if reported == _MAX_REPEATED_LINES:
             return

@@ -99,10 +99,10 @@ def _take_snapshot(git_dir: Path, commit: str, subfolder: str) -> Snapshot:
         raise UserError(
             f"there are no files in {printable(subfolder)!r}; there are: {names_for_error(folders)}"
         )
-    wanted = {path: f"{prefix}{path}" for path in paths if _MANIFESTS.fullmatch(path)}
-    wanted |= {path: path for path in all_paths if _CI_FILE.fullmatch(path)}
+    manifests = {path: f"{prefix}{path}" for path in paths if _MANIFESTS.fullmatch(path)}
+    manifests |= {path: path for path in all_paths if _CI_FILE.fullmatch(path)}
     files = {}
-    for name, path in list(wanted.items())[:_MAX_FILES]:
+    for name, path in list(manifests.items())[:_MAX_FILES]:
         content = b"" if name in _LOCK_FILES else _read_file(git_dir, commit, path)
         if content is not None:
             files[name] = content

@@ -32,7 +32,7 @@ _COMMIT_SOURCE = "commit "
 
 @dataclass(frozen=True)
 class Material:
-    """What a draft is made from."""
+    """The texts and patches that a draft is made from."""
 
     text: ChangeText
     golden: bytes
@@ -70,10 +70,10 @@ def _history_of(feature: Feature, info: FeatureInfo | None, repo: Path | None) -
     clone = repo
     if clone is None:
         try:
-            known = read_task_info(feature.task).clone
+            clone_path = read_task_info(feature.task).clone
         except UserError:
-            known = ""
-        clone = Path(known) if known else None
+            clone_path = ""
+        clone = Path(clone_path) if clone_path else None
     if info is None or not is_commit or clone is None or not clone.is_dir():
         return ChangeText(title, "")
     try:

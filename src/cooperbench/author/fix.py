@@ -49,10 +49,10 @@ def _move_tests(feature: Feature, base: Base) -> Iterator[str]:
         if not misplaced:
             return
         golden_tree = store.apply(golden).tree
-        both = store.apply(tests, golden_tree)
-        if not both.tree:
+        combined = store.apply(tests, golden_tree)
+        if not combined.tree:
             return
-        all_changes = store.patch_of(both.tree)
+        all_changes = store.patch_of(combined.tree)
     split = split_patch(base, all_changes)
     if split.problem or split.feature_patch == golden:
         return

@@ -249,9 +249,9 @@ def _read_added_node(names: PatchNames, node: Node, row: int, fragment: _Fragmen
 def _define(names: PatchNames, new_name: NewName) -> None:
     if not new_name.name or _NOT_A_NAME.fullmatch(new_name.name):
         return
-    known = names.defined.get(new_name.name)
+    earlier_name = names.defined.get(new_name.name)
     # A function may have the name of its module.
-    if known is None or (new_name.signature and not known.signature):
+    if earlier_name is None or (new_name.signature and not earlier_name.signature):
         names.defined[new_name.name] = new_name
 
 
@@ -373,15 +373,15 @@ class MissingName(NamedTuple):
 def missing_names(golden: bytes, tests: bytes, text: str) -> list[MissingName]:
     """Return what an agent that reads only `text` cannot know, but the tests need."""
     golden_names, test_names = read_names(golden), read_names(tests)
-    known = golden_names.known | test_names.known
+    existing_names = golden_names.known | test_names.known
     missing: dict[str, MissingName] = {}
     for use in test_names.uses:
         new_name = golden_names.defined.get(use.name)
-        if new_name is None or use.name in known or use.name in missing:
+        if new_name is None or use.name in existing_names or use.name in missing:
             continue
         if not is_mentioned(use.name, text):
             missing[use.name] = MissingName(use.kind, new_name)
-    for content in sorted(golden_names.texts & test_names.texts - known):
+    for content in sorted(golden_names.texts & test_names.texts - existing_names):
         if _is_interface_text(content) and content not in text:
             missing[content] = MissingName("text", NewName(content, content, ""))
     return list(missing.values())

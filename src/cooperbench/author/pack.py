@@ -157,7 +157,8 @@ def make_readme(tasks: Sequence[Task], manifest: DatasetManifest) -> str:
         info = read_task_info(task)
         for pair in task.pairs:
             counts[reader.coupling_of(pair) or UNKNOWN] += 1
-            unsolvable += unsolvable_reason(pair) is not None
+            if unsolvable_reason(pair) is not None:
+                unsolvable += 1
         rows.append(_row_of(task, info))
     features = sum(len(task.feature_ids) for task in tasks)
     repositories = len({task.repo for task in tasks})

@@ -1,4 +1,4 @@
-"""What a repository says about itself: its language, how it is installed and how it is tested."""
+"""The result of detection: the language of a repository, how it is installed and tested."""
 
 from __future__ import annotations
 

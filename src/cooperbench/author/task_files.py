@@ -250,22 +250,22 @@ def _is_task(path: Path) -> bool:
 
 
 def _find_task_folder(dataset_dir: Path, name: str) -> Path:
-    known = {}
+    tasks = {}
     for path in sorted(dataset_dir.glob("*/task*")):
         if _is_task(path):
-            known[f"{path.parent.name}/{path.name}"] = path
+            tasks[f"{path.parent.name}/{path.name}"] = path
     repo, _, task = name.strip("/").partition("/")
     matching = []
-    for label, path in known.items():
+    for label, path in tasks.items():
         is_repo = path.parent.name in (repo, f"{repo}_task")
         if is_repo and (not task or path.name in (task, f"task{task}")):
             matching.append(label)
     if len(matching) == 1:
-        return known[matching[0]]
+        return tasks[matching[0]]
     problem = f"there is no task {printable(name)!r} in {dataset_dir}"
     if matching:
         problem = f"{printable(name)!r} has several tasks"
-    available = names_for_error(matching or known, name) or "none; make one with author init"
+    available = names_for_error(matching or tasks, name) or "none; make one with author init"
     raise UserError(f"{problem}; there are: {available}")
 
 

@@ -18,7 +18,7 @@ SCHEMA = "cooperbench.author/1"
 
 
 class FeatureInfo(msgspec.Struct, frozen=True):
-    """What is known about one feature."""
+    """The origin of one feature and the state of its description."""
 
     feature_id: int
     title: str
@@ -86,7 +86,7 @@ def feature_info(feature: Feature) -> FeatureInfo | None:
 def set_feature_info(task: Task, entry: FeatureInfo) -> None:
     """Add an entry about a feature, in place of an earlier one."""
     info = read_task_info(task)
-    features = {known.feature_id: known for known in info.features}
+    features = {recorded.feature_id: recorded for recorded in info.features}
     features[entry.feature_id] = entry
     ordered = [features[feature_id] for feature_id in sorted(features)]
     write_task_info(task.path, msgspec.structs.replace(info, features=ordered))

@@ -285,8 +285,8 @@ def accept(args: argparse.Namespace) -> int:
     task = find_task(dataset_folder(args), args.task)
     unknown = [str(number) for number in args.features if number not in task.feature_ids]
     if unknown:
-        known = names_for_error(str(number) for number in task.feature_ids)
-        raise UserError(f"{task.label} has no feature {', '.join(unknown)}; there are: {known}")
+        labels = names_for_error(str(number) for number in task.feature_ids)
+        raise UserError(f"{task.label} has no feature {', '.join(unknown)}; there are: {labels}")
     for number in args.features:
         set_draft(task.feature(number), is_draft=False)
         arguments.print_line(f"{task.label}/feature{number}: accepted")

@@ -72,8 +72,8 @@ def _selected_features(task: Task, numbers: list[int] | None) -> list[Feature]:
         return drafts
     unknown = [str(number) for number in numbers if number not in task.feature_ids]
     if unknown:
-        known = names_for_error(str(number) for number in task.feature_ids)
-        raise UserError(f"{task.label} has no feature {', '.join(unknown)}; there are: {known}")
+        labels = names_for_error(str(number) for number in task.feature_ids)
+        raise UserError(f"{task.label} has no feature {', '.join(unknown)}; there are: {labels}")
     return [task.feature(number) for number in numbers]
 
 
@@ -109,9 +109,9 @@ def _is_usable(draft: Draft) -> bool:
 
 
 def _print_draft(label: str, draft: Draft, model: str | None, *, written: bool) -> None:
-    words = plural(len(draft.text.split()), "word")
+    word_count = plural(len(draft.text.split()), "word")
     cost = f", {dollars_text(draft.usage.cost)}" if model else ""
-    state = f"a draft of {words}{cost}; read it, then accept it" if written else "rejected"
+    state = f"a draft of {word_count}{cost}; read it, then accept it" if written else "rejected"
     arguments.print_line(f"{label}: {state}")
     for problem in draft.problems:
         arguments.print_line(f"  {problem}")

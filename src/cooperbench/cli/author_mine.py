@@ -114,12 +114,12 @@ def _tables(report: MiningReport, state_path: Path) -> list[Table]:
             f"next: cooperbench author describe {report.tasks[0].task}",
             f"then: cooperbench author check {report.tasks[0].task}",
         ]
-    found = Table(title, ("task", "base", "features", "pairs"), rows, notes)
+    tasks_table = Table(title, ("task", "base", "features", "pairs"), rows, notes)
     reasons = report.count_reasons()
     reason_rows: Rows = [[reason, count] for reason, count in reasons[:_MAX_REASONS]]
     where = [f"each commit with its reason: --json, and {state_path}"]
     rejected = Table("Commits in no task", ("reason", "commits"), reason_rows, where)
-    return [found, rejected] if reasons else [found]
+    return [tasks_table, rejected] if reasons else [tasks_table]
 
 
 ACTION = Action("make tasks from the history of a repository", _add_arguments, mine)

@@ -95,7 +95,7 @@ def report(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _ReportContent:
-    """What `cooperbench report` prints."""
+    """The content that `cooperbench report` prints."""
 
     analysis: Analysis
     studies: Sequence[Study]

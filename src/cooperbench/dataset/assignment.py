@@ -1,4 +1,4 @@
-"""Which agent of a pair implements which features (`--agents`, `--split`).
+"""The assignment of features to the agents of a pair (`--agents`, `--split`).
 
 K features are assigned to N agents, 1 ≤ N ≤ K: as evenly as possible in their order, as the user
 says, or by the coupling of their golden patches. Each agent's features are in numeric order.
@@ -175,11 +175,11 @@ class _HeaviestAssignment:
             return _Partial(self._weight_of(features), (features,))
         best: _Partial | None = None
         for group in self._groups_with_first(features, count):
-            left = tuple(feature for feature in features if feature not in group)
-            rest = self._best(left, count - 1)
-            weight = self._weight_of(group) + rest.weight
+            remaining = tuple(feature for feature in features if feature not in group)
+            others = self._best(remaining, count - 1)
+            weight = self._weight_of(group) + others.weight
             if best is None or weight > best.weight:
-                best = _Partial(weight, (group, *rest.groups))
+                best = _Partial(weight, (group, *others.groups))
         assert best is not None
         return best
 
@@ -191,8 +191,8 @@ class _HeaviestAssignment:
         smaller, larger_groups = divmod(len(features), count)
         sizes = {smaller + (1 if larger_groups else 0), smaller}
         for size in sorted(sizes, reverse=True):
-            for rest in combinations(others, size - 1):
-                yield (first, *rest)
+            for members in combinations(others, size - 1):
+                yield (first, *members)
 
     def _sum_weights(self, group: tuple[int, ...]) -> int:
         return sum(self._weights[two] for two in combinations(group, 2))

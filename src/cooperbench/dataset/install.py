@@ -36,7 +36,7 @@ _HASH_MARK = "#sha256="
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a dataset comes from."""
+    """The location that a dataset comes from."""
 
     location: str
     """A folder, an archive or a URL."""
@@ -167,7 +167,8 @@ def _download(url: str, path: Path) -> None:
     from urllib.request import urlopen
 
     try:
-        with urlopen(url, timeout=_TIMEOUT_SECONDS) as answer, path.open("wb") as file:  # noqa: S310
+        answer = urlopen(url, timeout=_TIMEOUT_SECONDS)  # noqa: S310  # checked by the caller
+        with answer, path.open("wb") as file:
             _copy_bounded(answer, file, url)
     except URLError as error:
         raise InfraError(f"{printable(url)} cannot be downloaded: {error.reason}") from error

@@ -42,9 +42,9 @@ class ReferenceStore:
         A test that was seen both passing and failing stays flaky, whoever saw it.
         """
         flaky_tests = set(reference.flaky_tests)
-        for known in self._about(reference.question):
-            if known.image_digest == reference.image_digest:
-                flaky_tests.update(known.flaky_tests)
+        for earlier in self._about(reference.question):
+            if earlier.image_digest == reference.image_digest:
+                flaky_tests.update(earlier.flaky_tests)
         reference = replace(reference, flaky_tests=sorted(flaky_tests))
         conditions = conditions_of(reference)
         name = file_name(reference.question, reference.image_digest, conditions)

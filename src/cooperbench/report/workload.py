@@ -69,7 +69,7 @@ class WorkloadCurve:
 
 
 class _Condition(NamedTuple):
-    """What all runs of a curve have in common."""
+    """The settings that all runs of a curve share."""
 
     setting: Setting
     identity: str
@@ -192,10 +192,10 @@ def _observe(pairs: Sequence[PairData], keys: Sequence[PairKey], measure: str) -
     values = statistics.grouped((pair.key, _value_of(pair, measure)) for pair in pairs)
     observations = []
     for key in keys:
-        known = [value for value in values[key] if value is not None]
-        if not known:
+        present = [value for value in values[key] if value is not None]
+        if not present:
             return []
-        observations.append(Observation(key, fmean(known)))
+        observations.append(Observation(key, fmean(present)))
     return observations
 
 

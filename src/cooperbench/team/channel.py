@@ -28,7 +28,7 @@ _DIGEST_RANGE = float(1 << 64)
 
 @dataclass(frozen=True)
 class ChannelRules:
-    """What agents may write, to whom, and what happens to their messages."""
+    """Rules of messages: their number and size, who may write to whom, delay and loss."""
 
     messages: int | None = None
     """Number of messages that an agent may send; None for no limit. A message to several agents

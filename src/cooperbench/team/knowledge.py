@@ -1,4 +1,4 @@
-"""What an agent's prompt says about the features of its teammates (`--knows`).
+"""The part of an agent's prompt about the features of its teammates (`--knows`).
 
 Interfaces are the public definitions that a feature's golden patch adds or changes, without their
 bodies: the names that other code could use.
@@ -21,7 +21,7 @@ _OPENING, _CLOSING = "([", ")]"
 
 @dataclass(frozen=True)
 class KnownFeature:
-    """What an agent knows about a feature of a teammate."""
+    """The parts of a teammate's feature that an agent knows."""
 
     agent_id: str
     title: str

@@ -174,8 +174,10 @@ def _from_pyproject(snapshot: Snapshot) -> tuple[list[str], str]:
 def _expand_group(tables: dict[str, Any], name: str, depth: int = 0) -> list[str]:
     """Return the requirements of a group, also of groups that it includes."""
     entries = tables.get(name)
+    if not isinstance(entries, list):
+        return []
     requirements = []
-    for entry in entries if isinstance(entries, list) else []:
+    for entry in entries:
         if isinstance(entry, str):
             requirements.append(entry)
         elif isinstance(entry, dict) and depth < _MAX_DEPTH:

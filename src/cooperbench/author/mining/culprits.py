@@ -1,4 +1,4 @@
-"""Which feature to leave out when features that hold alone fail together.
+"""Find the feature to leave out when features that hold alone fail together.
 
 A feature that changes behavior also changes existing tests. The hidden tests of other features
 contain the same tests as they were, and these fail now.

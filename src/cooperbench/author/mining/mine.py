@@ -100,11 +100,11 @@ class Miner:
 
     def _find_candidates(self, commits: list[Commit]) -> list[Candidate]:
         """Return the commits that are features with tests; record why others are not."""
-        known = self._state.rejected
+        rejected = self._state.rejected
         reasons: dict[str, str] = {}
         promising = []
         for commit in commits:
-            if commit.commit_id in known:
+            if commit.commit_id in rejected:
                 continue
             problem = quick_problem(commit, self._settings.subfolder)
             if problem:
@@ -150,16 +150,16 @@ class Miner:
             )
             task_id = next_task_id(self._settings.dataset_dir, self._settings.name)
             try:
-                made = Workshop(plan, context).make_task(task_id, pool)
+                result = Workshop(plan, context).make_task(task_id, pool)
             except BrokenBase as problem:
                 self._state.reject_base(plan.base, str(problem))
                 self._note(f"  not usable: {problem}")
                 continue
-            if made is None:
+            if result is None:
                 self._state.reject_base(plan.base, f"fewer than {MIN_FEATURES} candidates hold")
                 self._note(f"  fewer than {MIN_FEATURES} hold")
                 continue
-            task, commits = made
+            task, commits = result
             self._state.add_task(MinedTask(task.label, plan.base, commits))
             self._note(f"  {task.label}: {plural(len(commits), 'feature')} hold")
 
@@ -195,11 +195,11 @@ class Miner:
         in_tasks: set[str] = set()
         for task in tasks:
             in_tasks.update(task.commits)
-        known = self._state.rejected
+        reasons = self._state.rejected
         rejected = {
-            commit.commit_id: known[commit.commit_id]
+            commit.commit_id: reasons[commit.commit_id]
             for commit in commits
-            if commit.commit_id in known
+            if commit.commit_id in reasons
         }
         for candidate in candidates:
             commit_id = candidate.commit.commit_id

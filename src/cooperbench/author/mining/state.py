@@ -1,4 +1,4 @@
-"""What mining has found out so far, on disk, so that the same command continues.
+"""The results of mining so far, on disk, so that the same command continues.
 
 Everything is named by commit ids, so it stays true when the history grows.
 """

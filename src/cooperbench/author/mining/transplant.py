@@ -113,12 +113,12 @@ class Transplanter:
         if isinstance(item, bytes):
             return item
         with self._lock:
-            known = self._contents.get(item.object_id)
-        if known is None:
-            known = git("cat-file", "blob", item.object_id, git_dir=self._git_dir)
+            content = self._contents.get(item.object_id)
+        if content is None:
+            content = git("cat-file", "blob", item.object_id, git_dir=self._git_dir)
             with self._lock:
-                self._contents[item.object_id] = known
-        return known
+                self._contents[item.object_id] = content
+        return content
 
 
 def _mode_of(item: Content) -> str:

@@ -57,7 +57,7 @@ class BrokenBase(Exception):
 
 @dataclass(frozen=True)
 class MiningSettings:
-    """What mining was asked for."""
+    """The options of a mining call."""
 
     repo: Path
     name: str
@@ -77,7 +77,7 @@ class MiningSettings:
 
 @dataclass(frozen=True)
 class MiningContext:
-    """What all base commits of one call have in common."""
+    """The objects that all base commits of one call share."""
 
     settings: MiningSettings
     state: MiningState
@@ -191,14 +191,14 @@ class Workshop:
         self, task: Task, feature_id: int, placement: Placement
     ) -> HoldingFeature | None:
         base, commit = self._plan.base, placement.commit_id
-        known = self._state.trial(base, commit)
-        if known:
+        earlier_problem = self._state.trial(base, commit)
+        if earlier_problem:
             return None
         feature = Task(task.repo, task.task_id, task.path, (feature_id,)).feature(feature_id)
         try:
             patches = self._write_patches(feature, placement)
             problem = patches.problem
-            if not problem and known is None:
+            if not problem and earlier_problem is None:
                 problem = self._find_problem(feature)
         except Interrupted:
             raise

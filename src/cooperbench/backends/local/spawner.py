@@ -216,7 +216,7 @@ class FreeSpace(NamedTuple):
 
     @property
     def smaller(self) -> int:
-        """What is used up first."""
+        """The resource that is used up first, in bytes."""
         return min(self)
 
     def loss_since(self, earlier: FreeSpace) -> int:

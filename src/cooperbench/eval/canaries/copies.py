@@ -64,7 +64,7 @@ class NewFile:
 
 
 class _Parts(NamedTuple):
-    """What the decoys of a check change in each suite."""
+    """The parts of a file that the decoys of a check change in each suite."""
 
     first: Part
     second: Part
@@ -152,12 +152,12 @@ def _surroundings(file: TestFile, tests: Iterable[HiddenTest], texts: Texts) -> 
                     blanks += [Edit(*span, b"") for span in (slot.span, *slot.echoes)]
                     expected.append(file.source[slot.span.start : slot.span.end])
     unique = _without_overlaps(blanks)
-    rest = apply_edits(file.source, Span(0, len(file.source)), unique)
+    without_checks = apply_edits(file.source, Span(0, len(file.source)), unique)
     return Surroundings(
         source=file.source,
         pool=WordPool(file.source, expected, file.words, texts),
         shown=frozenset(),
-        numbers=count_tokens(rest, file.numbers),
+        numbers=count_tokens(without_checks, file.numbers),
         has_small_types=file.has_small_types,
         known_values=KnownValues(),
         words=frozenset(word.lower() for word in file.words),
@@ -171,8 +171,8 @@ def _count_numbers(file: TestFile, parts: Iterable[_Parts]) -> Counter[bytes]:
     for first, second in parts:
         for part in (first, second):
             blanks += [Edit(*span, b"") for span in (part.span, *part.slot.echoes)]
-    rest = apply_edits(file.source, Span(0, len(file.source)), _without_overlaps(blanks))
-    return count_tokens(rest, file.numbers)
+    without_decoys = apply_edits(file.source, Span(0, len(file.source)), _without_overlaps(blanks))
+    return count_tokens(without_decoys, file.numbers)
 
 
 def _without_overlaps(edits: Iterable[Edit]) -> list[Edit]:

@@ -169,14 +169,14 @@ def other_values(part: Part, surroundings: Surroundings, random: Random, count: 
     values = surroundings.known_values.get(key, make_values)
     if part.slot.kind == "fixed" or not is_shown(part, surroundings):
         return values
-    shown = _values_shown(part, surroundings)
+    shown_values = _values_shown(part, surroundings)
     if len(values) < count:
-        return [*values, *(value for value in shown if value not in values)][:count]
-    random.shuffle(shown)
+        return [*values, *(value for value in shown_values if value not in values)][:count]
+    random.shuffle(shown_values)
     middle = count // 2
-    rest = [value for value in values if value not in shown]
-    first = [*shown[::2], *rest[: len(rest) // 2]][:middle]
-    second = [*shown[1::2], *rest[len(rest) // 2 :]][: count - middle]
+    hidden_values = [value for value in values if value not in shown_values]
+    first = [*shown_values[::2], *hidden_values[: len(hidden_values) // 2]][:middle]
+    second = [*shown_values[1::2], *hidden_values[len(hidden_values) // 2 :]][: count - middle]
     return [*first, *second]
 
 

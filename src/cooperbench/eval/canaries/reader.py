@@ -183,14 +183,15 @@ class Reader(ABC):
     def read(self) -> TestFile:
         """Return the tests of the file with their checks."""
         checks = [*self.checks(), *self._checks_of_comparisons()]
-        found = _SortedChecks(check for check in checks if not self.is_expected_to_fail(check.span))
+        effective = [check for check in checks if not self.is_expected_to_fail(check.span)]
+        sorted_checks = _SortedChecks(effective)
         weak = _SortedChecks(self.weak_checks())
         tests = []
         for match in self._outermost_tests:
             test_span = self.test_span(match.node("test"))
             span = _whole_lines(test_span, self.source)
             name, name_end, style = self.name_of(match)
-            checks = self.select_checks(test_span, found.within(span)) or weak.within(span)
+            checks = self.select_checks(test_span, sorted_checks.within(span)) or weak.within(span)
             comments = tuple(self.comments_in(match.node("test")))
             tests.append(HiddenTest(name, span, name_end, style, tuple(checks), comments))
         vocabulary = self._vocabulary()
@@ -318,11 +319,11 @@ class Reader(ABC):
         return self.text(node) in (*self.truths, *self.empty_values)
 
     def _is_value_call(self, node: Node) -> bool:
-        function, *rest = named_children(node)
+        function, *operands = named_children(node)
         name = re.split(rb"\W+", self.text(function))[-1]
         if not self.value_calls.fullmatch(name) or _MATCHER.fullmatch(name):
             return False
-        arguments = named_children(rest[-1]) if rest else []
+        arguments = named_children(operands[-1]) if operands else []
         return all(self.is_value(argument, top=False) for argument in arguments)
 
     def is_class_like(self, node: Node) -> bool:

@@ -531,8 +531,8 @@ class RustReader(Reader):
                 slots = self.slots_in(argument) if self.is_value(argument) else ()
                 if slots:
                     blanks = self.blank(argument)
-                    shown = apply_edits(self.source, span_of(statement), blanks).rstrip(b";")
-                    text = b"if false { " + shown + b"; }"
+                    call = apply_edits(self.source, span_of(statement), blanks).rstrip(b";")
+                    text = b"if false { " + call + b"; }"
                     yield Check(span_of(statement), slots, (Edit(*span_of(statement), text),))
                     break
 

@@ -108,11 +108,11 @@ def _call_checks(source: bytes, section: Span) -> Iterator[Check]:
             yield Check(span, slots, (neutral,))
 
 
-def _arguments(source: bytes, rest: Span) -> tuple[list[list[_Token]], int | None]:
+def _arguments(source: bytes, span: Span) -> tuple[list[list[_Token]], int | None]:
     """Return the arguments of a call, and where it ends; None if it does not end."""
     arguments: list[list[_Token]] = [[]]
     depth = 0
-    for token in _tokens(source, rest):
+    for token in _tokens(source, span):
         if token.kind == "close" and depth == 0:
             return [argument for argument in arguments if argument], token.span.end
         if token.kind == "comma" and depth == 0:

@@ -89,10 +89,10 @@ class WordPool:
         for other in sorted(self._by_visibility, key=lambda other: _distance(visibility, other)):
             words = [word for word in self._by_visibility[other] if word != lower]
             fresh = [word for word in words if word not in self._used]
-            rest = [word for word in words if word in self._used]
+            used = [word for word in words if word in self._used]
             missing = count - len(values)
             chosen = random.sample(fresh, min(missing, len(fresh)))
-            chosen += random.sample(rest, min(missing - len(chosen), len(rest)))
+            chosen += random.sample(used, min(missing - len(chosen), len(used)))
             self._used.update(chosen)
             values += chosen
             if len(values) >= count:
