@@ -12,10 +12,10 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from cooperbench.backends.images.download import RemoteRepository
 from cooperbench.backends.images.model import (
@@ -28,6 +28,7 @@ from cooperbench.backends.images.model import (
     parse_config,
     parse_manifest,
     parse_reference,
+    parse_saved_images,
 )
 from cooperbench.backends.images.pull import (
     Progress,
@@ -79,29 +80,28 @@ class _TarFiles:
 
     def read(self, name: str) -> bytes | None:
         """Return a small file; None if there is none."""
-        with suppress(KeyError):
-            file = self._archive.extractfile(self._find(name))
-            if file is not None:
-                return file.read(MAX_MANIFEST_BYTES)
-        return None
+        file = self._open(name)
+        return None if file is None else file.read(MAX_MANIFEST_BYTES)
 
     def copy(self, name: str, path: Path) -> None:
         """Copy a file; DamagedImage if there is none."""
-        try:
-            file = self._archive.extractfile(self._find(name))
-        except KeyError:
-            file = None
+        file = self._open(name)
         if file is None:
             raise DamagedImage(f"the archive has no file {printable(name)[:100]}")
         with path.open("wb") as target:
             shutil.copyfileobj(file, target, 1 << 20)
 
-    def _find(self, name: str) -> tarfile.TarInfo:
-        """Return the entry of a file, which some programs call ./NAME."""
-        try:
-            return self._archive.getmember(name)
-        except KeyError:
-            return self._archive.getmember(f"./{name}")
+    def _open(self, name: str) -> IO[bytes] | None:
+        """Open a file, which some programs call ./NAME; None if there is none."""
+        for member_name in (name, f"./{name}"):
+            try:
+                return self._archive.extractfile(member_name)
+            except KeyError:
+                continue
+            except RecursionError:  # tarfile follows links
+                message = f"the archive has links in a circle at {printable(name)[:100]}"
+                raise DamagedImage(message) from None
+        return None
 
 
 class _FolderFiles:
@@ -112,9 +112,11 @@ class _FolderFiles:
 
     def read(self, name: str) -> bytes | None:
         """Return a small file; None if there is none."""
-        with suppress(OSError):
-            return (self._folder / name).read_bytes()
-        return None
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return file.read(MAX_MANIFEST_BYTES)
 
     def copy(self, name: str, path: Path) -> None:
         """Copy a file; DamagedImage if there is none."""
@@ -143,7 +145,7 @@ def import_images(
             images = _named(_find_images(files, str(path)), name, path)
             return [_import_image(store, files, image, progress) for image in images]
     except (tarfile.TarError, EOFError) as error:
-        reason = printable(str(error).partition("\n")[0])
+        reason = printable(str(error).partition("\n")[0]).rstrip(" :")
         raise UserError(
             f"{path} is not an archive of images (docker save, or an OCI layout): {reason}"
         ) from None
@@ -199,17 +201,13 @@ def _find_images(files: ArchiveFiles, source: str) -> list[ArchivedImage]:
 
 def _find_docker_images(files: ArchiveFiles, data: bytes, source: str) -> list[ArchivedImage]:
     images: list[ArchivedImage] = []
-    try:
-        for entry in json.loads(data):
-            config_data = files.read(str(entry["Config"])) or b""
-            layers = [str(layer) for layer in entry["Layers"]]
-            digest = digest_of(config_data)
-            images += [
-                ArchivedImage(_short(str(name)), digest, config_data, layers)
-                for name in entry.get("RepoTags") or [""]
-            ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedImage(f"{source} has a manifest.json that cannot be read: {error}") from None
+    for saved in parse_saved_images(data, source):
+        config_data = files.read(saved.config) or b""
+        digest = digest_of(config_data)
+        images += [
+            ArchivedImage(_short(name), digest, config_data, saved.layers)
+            for name in saved.names or [""]
+        ]
     return images
 
 

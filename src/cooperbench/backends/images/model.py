@@ -139,6 +139,20 @@ class ConfigDocument(msgspec.Struct, frozen=True, kw_only=True):
     rootfs: RootFs = RootFs()
 
 
+class SavedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in manifest.json, which `docker save` writes."""
+
+    config: str = msgspec.field(name="Config")
+    """The name of a file, as those of `layers`."""
+    layers: list[str] = msgspec.field(name="Layers")
+    names: list[str] | None = msgspec.field(name="RepoTags", default=None)
+
+
+def parse_saved_images(data: bytes, source: str) -> list[SavedImage]:
+    """Return the images that manifest.json names."""
+    return _decode(data, list[SavedImage], f"manifest.json of {source}")
+
+
 def parse_manifest(data: bytes, name: str) -> ManifestDocument:
     """Return the manifest or index of an image."""
     manifest = _decode(data, ManifestDocument, f"the manifest of {name}")
@@ -191,11 +205,11 @@ def _check_descriptor(descriptor: Descriptor, name: str) -> None:
         )
 
 
-DocumentT = TypeVar("DocumentT", ManifestDocument, ConfigDocument)
+DocumentT = TypeVar("DocumentT", ManifestDocument, ConfigDocument, list[SavedImage])
 
 
 def _decode(data: bytes, kind: type[DocumentT], description: str) -> DocumentT:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedImage(f"{description} cannot be read: {printable(str(error))[:200]}") from None

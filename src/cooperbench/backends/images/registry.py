@@ -272,7 +272,7 @@ class RegistryClient:
             if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise self._denied(repository) from None
             raise
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, RecursionError):
             raise RegistryUnavailable(f"{self.registry} gave no token for {repository}") from None
 
     # Errors.
