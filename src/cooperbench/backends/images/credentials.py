@@ -12,11 +12,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from cooperbench.backends.images.model import DOCKER_HUB
 from cooperbench.errors import UserError
-from cooperbench.storage import read_json
+from cooperbench.storage import read_bytes
 from cooperbench.text import printable
 
 _HELPER_SECONDS = 30
@@ -39,17 +41,30 @@ class Credentials(NamedTuple):
         return f"Basic {base64.b64encode(pair).decode()}"
 
 
+class _Entry(msgspec.Struct, frozen=True):
+    """The credentials of one registry in a file."""
+
+    auth: str | None = None
+    """User name and password, joined by a colon and encoded with Base64."""
+    identity_token: str | None = msgspec.field(name="identitytoken", default=None)
+
+
+class _ConfigFile(msgspec.Struct, frozen=True):
+    """The parts of config.json and auth.json that are about credentials."""
+
+    entries: dict[str, _Entry | None] | None = msgspec.field(name="auths", default=None)
+    helpers: dict[str, str] | None = msgspec.field(name="credHelpers", default=None)
+    default_helper: str | None = msgspec.field(name="credsStore", default=None)
+
+
 def find_credentials(registry: str) -> Credentials | None:
     """Return this user's credentials for a registry; None if there are none.
 
     Raises:
-        UserError: A credential helper is missing or fails.
+        UserError: A credential helper is missing or fails, or a file is damaged.
     """
     for path in _files():
-        content = read_json(path)
-        if content is None:
-            continue
-        credentials = _from_file(content, registry)
+        credentials = _from_file(path, registry)
         if credentials is not None:
             return credentials
     return None
@@ -66,29 +81,36 @@ def _files() -> list[Path]:
     return files
 
 
-def _from_file(content: dict[str, Any], registry: str) -> Credentials | None:
+def _from_file(path: Path, registry: str) -> Credentials | None:
     keys = _DOCKER_HUB_KEYS if registry == DOCKER_HUB else (registry, f"https://{registry}")
-    helpers = content.get("credHelpers") or {}
-    entries = content.get("auths") or {}
+    data = read_bytes(path, follow_link=True)
+    if data is None:
+        return None
+    try:
+        content = msgspec.json.decode(data, type=_ConfigFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{path} cannot be read, which may have the password for {registry}: {error}"
+        ) from None
     for key in keys:
-        helper = helpers.get(key)
-        entry = entries.get(key)
+        helper = (content.helpers or {}).get(key)
+        entry = (content.entries or {}).get(key)
         if helper:
-            return _ask_helper(str(helper), key)
-        if entry and (entry.get("auth") or entry.get("identitytoken")):
+            return _ask_helper(helper, key)
+        if entry and (entry.auth or entry.identity_token):
             return _from_entry(entry)
-    if content.get("credsStore"):
-        return _ask_helper(str(content["credsStore"]), keys[0])
+    if content.default_helper:
+        return _ask_helper(content.default_helper, keys[0])
     return None
 
 
-def _from_entry(entry: dict[str, Any]) -> Credentials | None:
+def _from_entry(entry: _Entry) -> Credentials | None:
     try:
-        decoded = base64.b64decode(str(entry.get("auth") or "")).decode()
+        decoded = base64.b64decode(entry.auth or "").decode()
     except ValueError:
         return None
     user, _, password = decoded.partition(":")
-    return Credentials(user, password.rstrip("\0"), str(entry.get("identitytoken") or ""))
+    return Credentials(user, password.rstrip("\0"), entry.identity_token or "")
 
 
 def _ask_helper(helper: str, key: str) -> Credentials | None:
