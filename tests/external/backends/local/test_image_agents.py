@@ -74,7 +74,7 @@ def test_a_team_shares_git_messages_and_tools(
     observations = left.observations()
     assert "Auto-merging app.txt\n2\n" in observations
     assert "hello\n" in observations
-    assert left.result["git"]["agent2"]["pushes"] == 1
+    assert left.result["git"]["pushes"] == {"agent1": 0, "agent2": 1}
 
 
 @pytest.mark.usefixtures("cache")
