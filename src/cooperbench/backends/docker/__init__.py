@@ -25,7 +25,6 @@ from cooperbench.settings import default_cache_dir
 from cooperbench.temporary import remove_abandoned
 
 __all__ = ["DockerBackend"]
-_ATTACHED = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
 
 class DockerBackend(Backend):
@@ -148,7 +147,7 @@ class DockerBackend(Backend):
         try:
             with engine.faults(f"starting a sandbox of {engine_image.name}"):
                 session.create_container(engine_image, name, command, workdir, options)
-                stream = ContainerStream(engine.api.attach_socket(name, params=_ATTACHED))
+                stream = ContainerStream(engine.attach_to(name))
                 engine.api.start(name)
             sandbox = self._sandbox_type(
                 engine,

@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from cooperbench.backends.docker.attached import Attached, Refused, attach
 from cooperbench.errors import CooperBenchError, InfraError, SandboxError, SandboxTimeout, UserError
 from cooperbench.sandbox.contract import NEEDED_TOOLS
 from cooperbench.temporary import owned_prefix
@@ -108,6 +109,8 @@ def _status_code(error: Exception) -> int | None:
     """Return the HTTP status of an error response; None if there was no response."""
     import requests
 
+    if isinstance(error, Refused):
+        return error.status
     if isinstance(error, requests.exceptions.RequestException) and error.response is not None:
         return error.response.status_code
     return None
@@ -165,14 +168,21 @@ class Engine:
             raise
         except Exception as error:
             library = type(error).__module__.split(".")[0]
-            if not isinstance(error, OSError) and library not in ("docker", "requests", "urllib3"):
+            is_ours = isinstance(error, (OSError, Refused))
+            if not is_ours and library not in ("docker", "requests", "urllib3", "paramiko"):
                 raise
             raise translate(error, doing, self.client) from error
 
-    def exec(self, container: str, argv: list[str], cwd: str | None = None) -> Any:
-        """Start a command in a container; return docker-py's socket for its stdin and stdout."""
+    def exec(self, container: str, argv: list[str], cwd: str | None = None) -> Attached:
+        """Start a command in a container; return the connection to its stdin and stdout."""
         execution = self.api.exec_create(container, argv, stdin=True, workdir=cwd)
-        return self.api.exec_start(execution["Id"], socket=True)
+        path = f"/exec/{execution['Id']}/start"
+        return attach(self.api, self.where, path, {"Detach": False, "Tty": False}, ANSWER_SECONDS)
+
+    def attach_to(self, container: str) -> Attached:
+        """Return the connection to stdin and stdout of a container's first process."""
+        path = f"/containers/{container}/attach?stdin=1&stdout=1&stderr=1&stream=1"
+        return attach(self.api, self.where, path, None, ANSWER_SECONDS)
 
     def remove_container(self, container: str) -> None:
         """Kill and remove a container, if it still exists."""

@@ -8,7 +8,6 @@ has exceeded its memory limit.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import posixpath
 import select
@@ -23,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from cooperbench import errors
+from cooperbench.backends.docker.attached import Attached
 from cooperbench.backends.docker.engine import Engine, EngineGone, NotThere
 from cooperbench.backends.streams import stream_over
 from cooperbench.sandbox import sandbox_script
@@ -358,21 +358,15 @@ def _last_script(command: Command, files: Sequence[SandboxFile]) -> bytes:
 
 
 class ContainerStream:
-    """A `Transport` to a process in a container; its stderr is kept separately.
+    """A `Transport` to a process in a container; its stderr is kept separately."""
 
-    docker-py's `socket=True` returns a connection without a public way to its socket and to the
-    bytes that arrived with the HTTP header. So this class reads three of its private attributes:
-    `_sock`, `_response` and `_fp`.
-    """
-
-    def __init__(self, handle: Any) -> None:
-        """Take over docker-py's socket: a SocketIO, an SSLSocket or an SSH channel."""
-        self._handle = handle
-        self._socket: Any = getattr(handle, "_sock", handle)
+    def __init__(self, attached: Attached) -> None:
+        """Take over a connection."""
+        self._socket = attached.connection
         # One thread may send while another receives, so neither can set a timeout on the socket.
         self._socket.settimeout(0)
         self._busy = threading.Lock()
-        self._buffer = bytearray(_already_read(handle))
+        self._buffer = bytearray(attached.first_bytes)
         self._receiving = threading.Lock()
         self._closed = False
         self.stderr = b""
@@ -465,25 +459,7 @@ class ContainerStream:
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._receiving.acquire(timeout=5):
             try:
-                # The response holds the connection pool, and the handle holds the socket. Either
-                # may be closed already.
-                response = getattr(self._handle, "_response", None)
-                for resource in (response, self._handle, self._socket):
-                    with contextlib.suppress(OSError, ValueError):
-                        if resource is not None:
-                            resource.close()
-                self._handle = None
+                with contextlib.suppress(OSError, ValueError):
+                    self._socket.close()
             finally:
                 self._receiving.release()
-
-
-def _already_read(handle: Any) -> bytes:
-    """Return the first bytes, which may have arrived with the HTTP header, from its buffer."""
-    response = getattr(handle, "_response", None)
-    reader = getattr(getattr(getattr(response, "raw", None), "_fp", None), "fp", None)
-    if not isinstance(reader, io.BufferedReader):
-        return b""
-    try:
-        return reader.read1(len(reader.peek()))
-    except (OSError, ValueError):
-        return b""

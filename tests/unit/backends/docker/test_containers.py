@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cooperbench.backends.docker.attached import Attached
 from cooperbench.backends.docker.sandbox import CHANNEL_ENDED, ContainerStream
 
 _frames = st.lists(
@@ -26,7 +27,7 @@ def pack(source: int, data: bytes) -> bytes:
 def test_frames_survive_any_cut(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     packed = b"".join(pack(*frame) for frame in frames)
     mine, other = socket.socketpair()
-    reader, got, at = ContainerStream(mine), list[tuple[int, bytes]](), 0
+    reader, got, at = ContainerStream(Attached(mine, b"")), list[tuple[int, bytes]](), 0
     for size in [*cuts, len(packed)]:
         other.sendall(packed[at : at + size])
         at += size
@@ -42,7 +43,7 @@ def test_frames_survive_any_cut(frames: list[tuple[int, bytes]], cuts: list[int]
 @pytest.fixture
 def ends() -> tuple[ContainerStream, socket.socket]:
     mine, other = socket.socketpair()
-    return ContainerStream(mine), other
+    return ContainerStream(Attached(mine, b"")), other
 
 
 def soon() -> float:
