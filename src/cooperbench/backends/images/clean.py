@@ -6,11 +6,13 @@ import time
 from collections.abc import Collection
 from typing import NamedTuple
 
-import msgspec
-
-from cooperbench.backends.images.store import ImageStore, PreparedImage, StoredImage, exclusive_lock
+from cooperbench.backends.images.store import (
+    ImageStore,
+    StoredImage,
+    exclusive_lock,
+    read_prepared,
+)
 from cooperbench.errors import UserError
-from cooperbench.storage import read_bytes
 from cooperbench.temporary import remove_tree
 
 
@@ -85,8 +87,8 @@ def _remove_unreferenced(store: ImageStore) -> None:
     images = store.images()
     ids = {image.image_id for image in images}
     for folder in store.task_folders():
-        data = read_bytes(folder / "prepared.json")
-        if data is None or msgspec.json.decode(data, type=PreparedImage).image.image_id not in ids:
+        prepared = read_prepared(folder)
+        if prepared is None or prepared.image.image_id not in ids:
             remove_tree(folder)
     used: set[str] = set()
     for image in images:

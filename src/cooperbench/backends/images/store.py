@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from typing import TypeVar
 
 import msgspec
 
@@ -98,10 +99,8 @@ class ImageStore:
 
     def layer_size(self, diff_id: str) -> int:
         """Return the bytes of a layer's files."""
-        data = read_bytes(self._layer(diff_id) / "layer.json")
-        if data is None:
-            return 0
-        return msgspec.json.decode(data, type=LayerRecord).size
+        record = _decode(read_bytes(self._layer(diff_id) / "layer.json"), LayerRecord)
+        return 0 if record is None else record.size
 
     def last_use(self, image: StoredImage) -> float:
         """Return the time at which a sandbox of an image was last started or it was added."""
@@ -267,14 +266,28 @@ def exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _read_image(path: Path) -> StoredImage | None:
-    data = read_bytes(path)
+    image = _decode(read_bytes(path), StoredImage)
+    if image is None or image.format != _FORMAT:
+        return None
+    return image
+
+
+def read_prepared(folder: Path) -> PreparedImage | None:
+    """Return the record of what was made of an image; None if it is missing or damaged."""
+    return _decode(read_bytes(folder / "prepared.json"), PreparedImage)
+
+
+RecordT = TypeVar("RecordT", StoredImage, PreparedImage, LayerRecord)
+
+
+def _decode(data: bytes | None, kind: type[RecordT]) -> RecordT | None:
+    """Return a record; None if its file is missing or damaged, for example by a crash."""
     if data is None:
         return None
     try:
-        image = msgspec.json.decode(data, type=StoredImage)
-    except msgspec.DecodeError:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return image if image.format == _FORMAT else None
 
 
 def _checked(digest: str) -> str:

@@ -30,6 +30,7 @@ from cooperbench.backends.images.store import (
     PreparedImage,
     StoredImage,
     lock_shared,
+    read_prepared,
 )
 from cooperbench.backends.local.image_root import make_image_root, missing_tool
 from cooperbench.backends.local.rootfs import Content, ImageRoot
@@ -43,7 +44,7 @@ from cooperbench.models import Image, Task
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS
 from cooperbench.sandbox.contract import SandboxOptions
-from cooperbench.storage import read_bytes, read_json
+from cooperbench.storage import read_json
 from cooperbench.temporary import owned_prefix, remove_tree
 
 Pull = Literal["auto", "missing", "always", "never"]
@@ -204,16 +205,15 @@ class ImageTasks:
         """Return the content of a sandbox of a prepared image; SandboxError if it is gone."""
         base_ref = ref.removesuffix(_AGENT_SUFFIX)
         folder = self.store.task_folder(base_ref.rpartition("@")[2])
-        data = read_bytes(folder / "prepared.json")
-        if data is None:
+        prepared = read_prepared(folder)
+        if prepared is None:
             raise SandboxError(f"{ref} is no longer in {self.store.folder}: prepare it again")
-        image = msgspec.json.decode(data, type=PreparedImage).image
         layers = _existing(folder / "evaluation")
         base_git = None
         if ref.endswith(_AGENT_SUFFIX):
             layers = (folder / "agent", *layers)
             base_git = folder / "base/base.git"
-        return Content(layers=layers, base_git=base_git, image=self.image_root(image))
+        return Content(layers=layers, base_git=base_git, image=self.image_root(prepared.image))
 
     def image_root(self, image: StoredImage) -> ImageRoot:
         """Return an image as the system of sandboxes, and keep it from being removed."""
