@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -164,3 +165,21 @@ def test_code_that_takes_long_to_search(store: TreeStore) -> None:
     started = time.monotonic()
     assert drop_protected_files((blank + use).encode(), SIDE, store).status == "applied"
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("text", ["import_module\n", "importlib.import_module("])
+def test_many_uses_of_a_name_that_is_searched_for(store: TreeStore, text: str) -> None:
+    """With several patterns git once needed time that grows with the square of the size."""
+    size = 12_000_000
+    tree = store.edit(
+        store.base.tree,
+        {"pkg/test_x.py": b"x\n", "pkg/use.py": text.encode() * (size // len(text))},
+    )
+    patch = store.patch_of(tree)
+    started = time.process_time()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    work = drop_protected_files(patch, SIDE, store)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert work.status == "applied"
+    children = used.ru_utime + used.ru_stime - usage.ru_utime - usage.ru_stime
+    assert time.process_time() - started + children < 30

@@ -327,3 +327,37 @@ class TestBaseOfClone:
             base_of_clone(lab.real.path / ".git", "1234567")
         with pytest.raises(UserError, match="commit --all is not in"):
             base_of_clone(lab.real.path / ".git", "--all")
+
+
+def test_lines_with_names_of_all_kinds(tmp_path: Path) -> None:
+    lines = [
+        "a.b",
+        "axb",
+        "ab",
+        "(x)",
+        "y[0]",
+        "\\d",
+        "d",
+        "x^y",
+        "xx",
+        "x*",
+        "a|c",
+        "bé",
+        "é",
+        "data/x.txt",
+    ]
+    base = base_with(tmp_path, {"m.py": text("".join(f"{line}\n" for line in lines))})
+    with TreeStore(base) as store:
+
+        def found(*names: str) -> list[str]:
+            return [line for _, line in store.lines_with(names, base.tree)]
+
+        assert found("a.b") == ["a.b"]
+        assert found("a") == ["a.b", "a|c"]
+        assert found("a|b") == []
+        assert found("(x)", "x*", "\\d") == ["(x)", "\\d", "x*"]
+        assert found("^") == []
+        assert found("é") == ["é"]
+        assert found("[0]") == []
+        assert found("data/x.txt", "ab") == ["ab", "data/x.txt"]
+        assert found("") == found("new\nline") == found() == []
