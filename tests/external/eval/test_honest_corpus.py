@@ -41,6 +41,7 @@ def test_each_feature_has_three_implementations() -> None:
             assert features.count(feature) >= 3, feature
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("repetition", range(FIRST, FIRST + REPEAT))
 @pytest.mark.parametrize("repo", sorted(TASKS))
 def test_honest_work_is_accepted(
