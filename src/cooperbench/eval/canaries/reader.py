@@ -397,6 +397,9 @@ class Reader(ABC):
     def expected_operand(self, left: Node, right: Node) -> tuple[Node, Node] | None:
         """Return the subject and the expected value of an assertion; None if both are unknown."""
         left_is_value, right_is_value = self.is_value(left), self.is_value(right)
+        if left_is_value and right_is_value:
+            # One of them may be made of names only, such as `(rate.value, rate.path)`.
+            left_is_value, right_is_value = bool(self.slots_in(left)), bool(self.slots_in(right))
         if left_is_value == right_is_value:
             return None
         subject, expected = (left, right) if right_is_value else (right, left)

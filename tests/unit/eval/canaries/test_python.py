@@ -73,6 +73,8 @@ def test_decoys_fail_and_originals_pass(seed: int) -> None:
     [
         ("assert await f(1) == [Money(20, x), 3]", [("20", "3")]),
         ("self.assertEqual('out', f('in'), 'msg')", [("out",)]),
+        ("self.assertEqual((a.b, a.c), (Money(1), 'x'))", [("x", "1")]),
+        ("self.assertEqual((a, 1), (b, 2))", [("assertEqual",)]),
         ("assert 'hello' in f()", [("hello",)]),
         ("assert f('x')", [("f('x')",)]),
         ("assert f('x') is None", [("is",)]),
