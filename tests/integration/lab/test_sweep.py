@@ -308,13 +308,14 @@ def test_levels_in_python_that_are_not_a_list(tmp_path: Path) -> None:
         "dataset_dir": write_tiny(tmp_path / "data", (1, 2)), "logs_dir": tmp_path / "logs", "agent": "nop",
         "backend": "local",
     }  # fmt: skip
-    for levels, message in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"messages": 3}, "the levels of messages are 3; they must be a list"),
         ({"messages": [3]}, "--messages has 1 level; a factor needs at least two"),
         ({"delay": [0, None]}, "--delay does not have the level None"),
         ({"delay": [0, True]}, "--delay is True; it must be a whole number from 0"),
         ({"mesages": [0, 3]}, "no factor 'mesages'; available: "),
-    ):
+    )
+    for levels, message in cases:
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             sweep("s", levels, **place)
     assert not (tmp_path / "logs").exists()
