@@ -181,7 +181,7 @@ def test_what_a_part_of_a_team_is_worth(tmp_path: Path, capsys: pytest.CaptureFi
         dataset_dir=write_tiny(tmp_path / "data", (1, 2, 3)),
     )  # fmt: skip
     table = capsys.readouterr().out.partition("arm ")[2]
-    assert [line.split()[:3] for line in table.splitlines()[1:] if line.split()[1:2] == ["3"]] == [
+    assert [line.split()[:3] for line in table.splitlines()[1:] if line.split()[2:3] == ["3"]] == [
         ["all", "3", "3"], ["no-messages", "3", "3"], ["no-task_list", "3", "3"]
     ]  # fmt: skip
     assert main(["report", "s", "--log-dir", str(tmp_path / "logs")]) == 0
