@@ -240,6 +240,8 @@ class ExperimentPaths:
         """The arms of a study, each in a folder of its own beside this file."""
         self.plan = self.root / "plan.json"
         """What a study will do and test, written before its first run."""
+        self.forks = self.root / "forks.json"
+        """The forks of a recorded run, each arm in a folder of its own beside this file."""
         self.error_log = self.root / "errors.log"
         """Tracebacks of unexpected errors."""
         self.jobs = self.root / "jobs"

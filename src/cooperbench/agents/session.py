@@ -76,6 +76,8 @@ class AgentSession:
     recorder: Recorder
     inbox: Inbox | None
     stop: threading.Event
+    called_model: str | None = None
+    """The model that is called, if it is not the one that the agent knows (`model`)."""
     base_url: str | None = None
     """Address of the model's server, if it is not the provider's own."""
     git_shared: bool = False
@@ -106,6 +108,8 @@ class AgentSession:
 
     def __post_init__(self) -> None:
         self._cost_before_call = 0.0
+        self._earlier_cost = 0.0
+        """Cost of replayed replies, which were paid for in the recorded run."""
         self.folder = self.recorder.folder
         """Folder for files of the agent's framework, beside trajectory.json."""
         self._time_limit = math.inf if self.limits.seconds is None else self.limits.seconds
@@ -288,6 +292,14 @@ class AgentSession:
         """The agent's time so far, without the time that it waited for a failing provider."""
         return time.monotonic() - self._started - self._outage_seconds
 
+    def continue_from(self, *, cost: float, seconds: float) -> None:
+        """Set what the agent has used up of its limits before it goes on with its model.
+
+        A replay is faster than the recorded run, and its replies cost nothing.
+        """
+        self._earlier_cost = cost
+        self._outage_seconds += self.seconds - seconds
+
     def limit_time(self, seconds: float, source: str) -> None:
         """Set a time limit of the agent config. The shorter limit applies."""
         if seconds < self._time_limit:
@@ -360,7 +372,7 @@ class AgentSession:
         limits = self.limits
         if limits.steps is not None and self.steps >= limits.steps:
             raise AgentFailure("step_limit", f"step limit of {limits.steps} reached")
-        if limits.cost is not None and cost >= limits.cost:
+        if limits.cost is not None and cost + self._earlier_cost >= limits.cost:
             raise AgentFailure("cost_limit", f"cost limit of ${limits.cost:g} reached")
 
     @contextmanager

@@ -26,6 +26,8 @@ COMMANDS = {
     "sweep": "run the same pairs at several levels of a factor: agents, messages, models, …",
     "ablate": "run the same pairs with parts of cooperation switched off,"
     " to measure what each part contributes",
+    "fork": "replay a recorded pair up to a point and go on from there,"
+    " to measure what one change does",
     "eval": "evaluate the results of a run",
     "status": "show the state of a run: its process, pairs and cost",
     "attach": "follow a run that was started with --detach",
@@ -57,6 +59,7 @@ _MODULES = {
     "doctor": "machine",
     "eval": "run",
     "export": "results",
+    "fork": "fork",
     "images": "images",
     "prepare": "machine",
     "prompts": "run",

@@ -26,6 +26,7 @@ from cooperbench.report.analysis import Analysis, analyse
 from cooperbench.report.compare import Comparison, compare_sides, sides_to_compare
 from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.coordination import RunCoordination, coordination_tables, measure_run
+from cooperbench.report.forks import ForkAnalysis, analyse_forks, forks_table
 from cooperbench.report.formatting import Table, print_tables
 from cooperbench.report.llm_judge import JudgeReport, judge_run
 from cooperbench.report.mismatch import mismatch_lines
@@ -99,6 +100,7 @@ class _ReportContent:
 
     analysis: Analysis
     studies: Sequence[Study]
+    forks: Sequence[ForkAnalysis]
     coordination: Mapping[str, RunCoordination]
     """By the name of the run; empty without --coordination."""
     judgements: Sequence[JudgeReport]
@@ -114,13 +116,15 @@ def _analyze_for_report(runs: Sequence[loading.Run], args: argparse.Namespace) -
     if args.coordination:
         coordination = {run.name: measure_run(run.pairs) for run in runs}
     analysis = analyse(runs, args.by, args.interval)
-    return _ReportContent(analysis, studies, coordination, judgements)
+    forks = analyse_forks(runs)
+    return _ReportContent(analysis, studies, forks, coordination, judgements)
 
 
 def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObject:
     content = report.analysis.to_json()
     content["ablations"] = [_ablation_as_json(study) for study in report.studies]
     content["studies"] = [_study_as_json(study) for study in report.studies]
+    content["forks"] = [asdict(analysis) for analysis in report.forks]
     if args.coordination:
         content["coordination"] = [
             {"run": name, **measures.to_json()} for name, measures in report.coordination.items()
@@ -167,6 +171,7 @@ def _print_report(report: _ReportContent) -> None:
     for study in report.studies:
         for table in study_tables(study):
             print_tables([mark_title(table, study.arms, report.analysis.mismatches)])
+    print_tables(forks_table(analysis) for analysis in report.forks)
     print_tables(analysis_tables(report.analysis))
     for name, measures in report.coordination.items():
         print_tables(coordination_tables(name, measures))

@@ -20,6 +20,7 @@ from cooperbench.gateway.conversations import Calls, Conversations, Exchange
 from cooperbench.gateway.request_filter import allow_request
 from cooperbench.gateway.streams import join_events
 from cooperbench.gateway.upstream import Upstream
+from cooperbench.models import Usage
 from cooperbench.text import printable
 
 SendEvent = Callable[[JsonObject], None]
@@ -58,6 +59,14 @@ class _Reply(NamedTuple):
     """Events that the program gets after the reply is on record."""
     seconds: float
     """Duration of the successful attempt."""
+    is_replayed: bool = False
+
+
+class _Events(NamedTuple):
+    """The events of a reply, or the whole reply as the only one."""
+
+    events: AsyncIterator[JsonObject]
+    are_replayed: bool
 
 
 class Access:
@@ -238,13 +247,19 @@ class Access:
             reply = await self._ask_with_retries(request, exchange, send)
         finally:
             self.waiting -= 1
-        usage = self.upstream.usage(request.api_format, reply.body, reply.seconds)
+        usage = self._usage(request, reply)
         await self._use_session(self.calls.record_reply, exchange, reply.body, usage)
         self._replies += 1
         if exchange.conversation.is_main:
             self._failure = None
             self._refusals = 0
         return reply.unsent
+
+    def _usage(self, request: Request, reply: _Reply) -> Usage:
+        records = self.session.exchanges
+        if reply.is_replayed and records and not records.counts_replayed_usage:
+            return Usage()
+        return self.upstream.usage(request.api_format, reply.body, reply.seconds)
 
     async def _begin_exchange(self, request: Request) -> Exchange:
         # A program's history may need its sandbox: messages may be waiting there.
@@ -344,7 +359,7 @@ class Access:
     async def _attempt(self, request: Request, exchange: Exchange, send: SendEvent) -> _Reply:
         api_format = request.api_format
         started = time.monotonic()
-        events = await self._events(request, exchange)
+        events, are_replayed = await self._events(request, exchange)
         received: list[JsonObject] = []
         unsent: list[JsonObject] = []
         try:
@@ -370,19 +385,24 @@ class Access:
             await self._use_session(
                 records.keep, api_format, exchange.sent, received, count, may_wait=True
             )
-        return _Reply(body, unsent, time.monotonic() - started)
+        return _Reply(body, unsent, time.monotonic() - started, are_replayed)
 
-    async def _events(self, request: Request, exchange: Exchange) -> AsyncIterator[JsonObject]:
+    async def _events(self, request: Request, exchange: Exchange) -> _Events:
         """Return the events of the recorded reply in a replay, else of the model's."""
         api_format = request.api_format
         records = self.session.exchanges
+        body = exchange.body
         if records:
+            # Without the lock: the turn may depend on another request of the same agent.
+            await asyncio.to_thread(records.await_turn, api_format, exchange.sent)
             recorded = await self._use_session(
                 records.find, api_format, exchange.sent, may_wait=True
             )
             if recorded:
-                return _iterate(recorded)
-        return self.upstream.ask(api_format, exchange.body, request.headers, stream=request.stream)
+                return _Events(_iterate(recorded), are_replayed=True)
+            body = records.rewrite(body)
+        events = self.upstream.ask(api_format, body, request.headers, stream=request.stream)
+        return _Events(events, are_replayed=False)
 
     async def _use_session(
         self, function: Callable[..., Any], *args: Any, may_wait: bool = False, **kwargs: Any

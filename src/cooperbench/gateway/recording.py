@@ -2,7 +2,8 @@
 
 The file has one JSON line for each exchange, and each line is flushed. A replayed request gets the
 recorded reply to the same request (see `comparable`), in any order. A request that was not recorded
-ends the agent.
+ends the agent. `PrefixExchanges` replay only the first exchanges of a recording; the agent then
+goes on with its model.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import json
 import re
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cooperbench.errors import AgentFailure
 from cooperbench.gateway.api_formats import Refused
@@ -27,6 +28,8 @@ from cooperbench.storage import read_regular_file
 
 JsonObject = dict[str, Any]
 JsonMapping = Mapping[str, Any]
+ListFiles = Callable[[], "Mapping[str, str] | None"]
+"""Returns the changed files of an agent's repository and what identifies their contents."""
 DIFFERS = "replay_differs"
 _EXCERPT_CHARACTERS = 60
 _MAX_RECORDED_BYTES = 2 << 30
@@ -85,18 +88,36 @@ class _RecordedExchange:
     comparable_request: Any
     reply: list[JsonObject]
     received: int
+    number: int
+    """Position in the recording, from 1."""
 
 
 class Exchanges:
     """The exchanges of one agent: written to a file, or replayed from another."""
 
-    def __init__(self, kept: Path | None = None, replayed: Path | None = None) -> None:
+    counts_replayed_usage = True
+    """Whether the usage of replayed replies is that of the agent. It was paid for once only."""
+
+    def __init__(
+        self,
+        kept: Path | None = None,
+        replayed: Path | None = None,
+        list_files: ListFiles | None = None,
+    ) -> None:
+        """Open the file to write, or read the one to replay.
+
+        Args:
+            kept: The file to write.
+            replayed: The file to replay.
+            list_files: Lists the changed files, which are recorded with each exchange.
+        """
+        self._list_files = list_files
         self._lock = threading.Lock()
         self._file: gzip.GzipFile | None = None
         self._remaining: list[_RecordedExchange] | None = None
         self._count = 0
         if replayed is not None:
-            self._remaining = [_to_recorded(record) for record in read_exchanges(replayed)]
+            self._remaining = _to_recorded(read_exchanges(replayed))
         elif kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             self._file = gzip.open(kept, "wb", compresslevel=6)  # noqa: SIM115  # see `close`
@@ -116,11 +137,20 @@ class Exchanges:
         if self._file is None:
             return
         record = {"kind": kind, "request": request, "answer": reply, "received": received}
+        if self._list_files is not None:
+            record["files"] = self._list_files()
         line = redact(json.dumps(record, default=str)) + "\n"
         with self._lock:
             if not self._file.closed:
                 self._file.write(line.encode())
                 self._file.flush()
+
+    def await_turn(self, kind: str, request: JsonMapping) -> None:
+        """Wait until the request may be answered. Call it before `find`, without any lock."""
+
+    def rewrite(self, body: JsonObject) -> JsonObject:
+        """Return the body that the model gets instead of this one."""
+        return body
 
     def find(self, kind: str, request: JsonMapping) -> list[JsonObject] | None:
         """Return the recorded reply; None if nothing is replayed and the model must be called.
@@ -131,25 +161,13 @@ class Exchanges:
         if self._remaining is None:
             return None
         self._count += 1
-        comparable_request = comparable(json.loads(redact(json.dumps(request, default=str))))
-        same_kind = [exchange for exchange in self._remaining if exchange.kind == kind]
-        if not same_kind:
-            problem = f"request {self._count} was not recorded: the recorded run had ended by then"
-            raise AgentFailure(DIFFERS, problem)
-        for exchange in same_kind:
-            if exchange.comparable_request == comparable_request:
-                self._remaining.remove(exchange)
-                return list(exchange.reply)
-        text = json.dumps(comparable_request)
-
-        def similarity(exchange: _RecordedExchange) -> int:
-            return _common_length(text, json.dumps(exchange.comparable_request))
-
-        nearest = max(same_kind, key=similarity)
-        where = difference(nearest.comparable_request, comparable_request)
-        raise AgentFailure(
-            DIFFERS, f"request {self._count} differs from the recorded run at {where}"
-        )
+        comparable_request = _redacted(request)
+        exchange = _find_same(self._remaining, kind, comparable_request)
+        if exchange is None:
+            problem = _describe_mismatch(self._remaining, kind, comparable_request)
+            raise AgentFailure(DIFFERS, f"request {self._count} {problem}")
+        self._remaining.remove(exchange)
+        return list(exchange.reply)
 
     def due(self, received: int) -> int | None:
         """Return how many more messages the next request has; None if all that have come."""
@@ -162,6 +180,109 @@ class Exchanges:
         with self._lock:
             if self._file is not None:
                 self._file.close()
+
+
+class ReplayGate(Protocol):
+    """The place where a replayed agent waits for the others of its pair.
+
+    All methods raise AgentFailure if the replay has failed.
+    """
+
+    def arrive(self, number: int) -> None:
+        """Notify the others that the agent is about to send a request with this number."""
+
+    def await_reply(self, number: int) -> None:
+        """Wait until the others have done what they had done before this recorded reply."""
+
+    def await_fork(self, is_replayed: Callable[[], bool]) -> None:
+        """Wait until everything is replayed, here (`is_replayed`) and by the other agents."""
+
+    def fail(self, problem: str) -> AgentFailure:
+        """End the replay of all agents; return the error to raise."""
+
+
+class PrefixExchanges(Exchanges):
+    """The first exchanges of a recording, then live ones. All of them are written to a file."""
+
+    counts_replayed_usage = False
+
+    def __init__(
+        self,
+        kept: Path,
+        recorded: Sequence[JsonObject],
+        count: int,
+        gate: ReplayGate,
+        list_files: ListFiles | None = None,
+    ) -> None:
+        """Open the file to write.
+
+        Args:
+            kept: The file to write.
+            recorded: All exchanges of the recording.
+            count: Number of exchanges to replay.
+            gate: Where the agent waits for others.
+            list_files: See `Exchanges`.
+        """
+        super().__init__(kept, list_files=list_files)
+        exchanges = _to_recorded(recorded)
+        self._prefix = exchanges[:count]
+        self._later = exchanges[count:]
+        self._total = count
+        self._gate = gate
+        self.replacements: dict[str, str] = {}
+        """Texts in requests to the model, and what they are replaced with."""
+
+    def await_turn(self, kind: str, request: JsonMapping) -> None:
+        """Wait for the agent's turn in the replay, or for the fork point."""
+        comparable_request = _redacted(request)
+        with self._lock:
+            is_replayed = not self._prefix
+            exchange = _find_same(self._prefix, kind, comparable_request)
+        if exchange is not None:
+            self._gate.arrive(exchange.number)
+            self._gate.await_reply(exchange.number)
+            return
+        # A request after the fork point may come while an earlier one is not answered yet.
+        if not is_replayed and _find_same(self._later, kind, comparable_request) is None:
+            number = self._next_number()
+            problem = _describe_mismatch(self._prefix, kind, comparable_request)
+            raise self._gate.fail(f"request {number} {problem}")
+        self._await_fork()
+
+    def find(self, kind: str, request: JsonMapping) -> list[JsonObject] | None:
+        """Return the recorded reply; None after the fork point."""
+        with self._lock:
+            exchange = _find_same(self._prefix, kind, _redacted(request))
+            if exchange is None:
+                return None
+            self._prefix.remove(exchange)
+            return list(exchange.reply)
+
+    def due(self, received: int) -> int | None:
+        """Return how many more messages the next request has; None after the fork point."""
+        with self._lock:
+            exchange = self._prefix[0] if self._prefix else None
+        if exchange is None:
+            self._await_fork()
+            return None
+        self._gate.arrive(exchange.number)
+        return max(0, exchange.received - received)
+
+    def rewrite(self, body: JsonObject) -> JsonObject:
+        """Return the body with the replacements made."""
+        return _replace_texts(body, self.replacements) if self.replacements else body
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the fork point has been reached."""
+        return not self._prefix
+
+    def _next_number(self) -> int:
+        return self._total - len(self._prefix) + 1
+
+    def _await_fork(self) -> None:
+        self._gate.arrive(self._next_number())
+        self._gate.await_fork(lambda: self.is_replayed)
 
 
 def read_exchanges(path: Path) -> list[JsonObject]:
@@ -214,13 +335,60 @@ def difference(recorded: Any, current: Any, path: str = "") -> str:
     return f"{path}: recorded {recorded_excerpt!r}, now {current_excerpt!r}"
 
 
-def _to_recorded(record: JsonObject) -> _RecordedExchange:
-    return _RecordedExchange(
-        kind=record["kind"],
-        comparable_request=comparable(_allowed(record["kind"], record["request"])),
-        reply=record["answer"],
-        received=record["received"],
-    )
+def _to_recorded(records: Sequence[JsonObject]) -> list[_RecordedExchange]:
+    return [
+        _RecordedExchange(
+            kind=record["kind"],
+            comparable_request=comparable(_allowed(record["kind"], record["request"])),
+            reply=record["answer"],
+            received=record["received"],
+            number=number,
+        )
+        for number, record in enumerate(records, 1)
+    ]
+
+
+def _redacted(request: JsonMapping) -> Any:
+    """Return a request as it is compared with recorded ones."""
+    return comparable(json.loads(redact(json.dumps(request, default=str))))
+
+
+def _find_same(
+    exchanges: Sequence[_RecordedExchange], kind: str, comparable_request: Any
+) -> _RecordedExchange | None:
+    for exchange in exchanges:
+        if exchange.kind == kind and exchange.comparable_request == comparable_request:
+            return exchange
+    return None
+
+
+def _describe_mismatch(
+    exchanges: Sequence[_RecordedExchange], kind: str, comparable_request: Any
+) -> str:
+    """Describe how a request differs from the recorded one that is most similar."""
+    same_kind = [exchange for exchange in exchanges if exchange.kind == kind]
+    if not same_kind:
+        return "was not recorded: the recorded run had ended by then"
+    text = json.dumps(comparable_request)
+
+    def similarity(exchange: _RecordedExchange) -> int:
+        return _common_length(text, json.dumps(exchange.comparable_request))
+
+    nearest = max(same_kind, key=similarity)
+    where = difference(nearest.comparable_request, comparable_request)
+    return f"differs from the recorded run at {where}"
+
+
+def _replace_texts(value: Any, replacements: Mapping[str, str]) -> Any:
+    """Return a JSON value with replacements made in all of its texts."""
+    if isinstance(value, dict):
+        return {name: _replace_texts(inner, replacements) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_replace_texts(inner, replacements) for inner in value]
+    if isinstance(value, str):
+        for old, new in replacements.items():
+            value = value.replace(old, new)
+    return value
 
 
 def _allowed(api_format: str, request: Any) -> Any:

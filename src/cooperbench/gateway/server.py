@@ -119,7 +119,7 @@ class Gateway:
         http = aiohttp.ClientSession(
             connector=self._connections, connector_owner=False, cookie_jar=cookies
         )
-        upstream = Upstream(session.model, model_kwargs, http)
+        upstream = Upstream(session.called_model or session.model, model_kwargs, http)
         token = f"cb-{secrets.token_urlsafe(32)}"
         access = Access(token, session, upstream, calls or Conversations(session), self._loop)
         self._accesses[token] = access

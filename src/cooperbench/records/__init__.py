@@ -22,6 +22,7 @@ Read and write them only through this package:
 | jobs.json          | `jobs.JobsRecord`                                                       |
 | study.json         | `study.StudyRecord`                                                     |
 | plan.json          | `plan.PlanRecord`                                                       |
+| forks.json         | `forks.ForksRecord`                                                     |
 | judge.json         | `judgement.Judgement`                                                   |
 | references         | `reference.ReferenceRecord` in the cache, `reference.ReferencesFile`    |
 

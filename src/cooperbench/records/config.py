@@ -101,6 +101,8 @@ class RunRecord(Record, kw_only=True, frozen=True):
     loss_seed: int | UnsetType = UNSET
     topology: str | UnsetType = UNSET
     knows: str | UnsetType = UNSET
+    start: str | UnsetType = UNSET
+    """Only in forks: the recorded run, the fork point and the intervention."""
     backend: str
     network: str
     """What agents' sandboxes reach: `none` or `public`."""

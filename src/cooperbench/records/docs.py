@@ -23,6 +23,7 @@ _FILES = {
     "jobs": "logs/RUN/jobs.json and logs/RUN/batch.json",
     "study": "logs/STUDY/study.json",
     "plan": "logs/STUDY/plan.json",
+    "forks": "logs/FORKS/forks.json",
     "judge": "logs/RUN/SETTING/REPO/TASK/f1_f2/judge.json",
     "reference": "~/.cache/cooperbench/references/*.json",
     "references": "the file of `cooperbench validate --export FILE`",

@@ -13,6 +13,7 @@ from cooperbench.records.config import RunRecord
 from cooperbench.records.conversation import Conversation
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.files import JsonObject, Record
+from cooperbench.records.forks import ForksRecord
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.judgement import Judgement
 from cooperbench.records.plan import PlanRecord
@@ -35,6 +36,7 @@ RECORDS: dict[str, type[Record]] = {
     "jobs": JobsRecord,
     "study": StudyRecord,
     "plan": PlanRecord,
+    "forks": ForksRecord,
     "judge": Judgement,
     "reference": ReferenceRecord,
     "references": ReferencesFile,

@@ -17,6 +17,7 @@ from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.records.config import RunRecord
 from cooperbench.records.evaluation import Evaluation
+from cooperbench.records.forks import ForksRecord
 from cooperbench.records.result import PairResult
 from cooperbench.records.study import StudyRecord
 from cooperbench.records.summary import SettingSummary, Summary
@@ -29,6 +30,7 @@ from cooperbench.text import names_for_error, plural
 
 _FEATURES_FOLDER = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
 _STUDY_FILE = "study.json"
+_FORKS_FILE = "forks.json"
 
 Dataset = tuple[str | None, str | None]
 """Name and revision of a dataset."""
@@ -153,8 +155,15 @@ def arm_folders(study: Path) -> list[Path]:
     """Return the folders of the arms of a study; empty if the folder is not a study."""
     record = records.read(study / _STUDY_FILE, StudyRecord)
     names = [arm.name for arm in record.arms] if record else []
+    forks = records.read(study / _FORKS_FILE, ForksRecord)
+    if forks is not None:
+        names += [arm.name for arm in forks.arms]
     folders = [study / name for name in names if name and Path(name).name == name]
     return [folder for folder in folders if folder.is_dir()]
+
+
+def _has_arms(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (_STUDY_FILE, _FORKS_FILE))
 
 
 def run_folder(text: str, logs_dir: Path) -> Path:
@@ -166,7 +175,7 @@ def run_folder(text: str, logs_dir: Path) -> Path:
         logs_dir: The logs folder.
     """
     folder = logs_dir / text
-    is_arm = (folder.parent / _STUDY_FILE).is_file()
+    is_arm = _has_arms(folder.parent)
     return folder if "/" not in text or is_arm else Path(text)
 
 
@@ -185,7 +194,7 @@ def run_folders(names: Sequence[str], logs_dir: Path) -> list[Path]:
 
 def load_folder(folder: Path) -> Run:
     """Read the run in a folder. The name of an arm includes the study."""
-    if (folder.parent / _STUDY_FILE).is_file():
+    if _has_arms(folder.parent):
         return load_run(folder.parent.parent, f"{folder.parent.name}/{folder.name}")
     return load_run(folder.parent, folder.name)
 

@@ -175,7 +175,7 @@ def mean(
         return Estimate(None, None, None, 0, 0, method, note="no pairs with a verdict")
     sample = Sample(observations)
     if method == "wilson" and limits == SHARE:
-        low, high = _wilson_bounds(sample.mean, sample.n)
+        low, high = wilson_bounds(sample.mean, sample.n)
         return _sample_estimate(sample, low, high, "wilson")
     if sample.tasks == 1:
         shown_method = "clustered" if method == "wilson" else method
@@ -316,7 +316,8 @@ def mcnemar_exact(one_way: int, other_way: int) -> float:
     return min(1.0, 2 * tail / (1 << changes))
 
 
-def _wilson_bounds(share: float, n: float) -> tuple[float, float]:
+def wilson_bounds(share: float, n: float) -> tuple[float, float]:
+    """Return the ends of the Wilson score interval of a rate."""
     z = NormalDist().inv_cdf(_TAIL)
     shrink = 1.0 + z * z / n
     centre = (share + z * z / (2.0 * n)) / shrink
@@ -343,11 +344,11 @@ def _estimate_without_variance(sample: Sample, limits: Limits | None) -> Estimat
     bottom, top = limits
     if sample.mean == 0.0 and bottom < 0.0:
         # Nothing differs: what is uncertain is the share of tasks in which something could.
-        high = _wilson_bounds(0.0, sample.tasks)[1] * top
+        high = wilson_bounds(0.0, sample.tasks)[1] * top
         low = -high
     else:
         span = top - bottom
-        low_share, high_share = _wilson_bounds((sample.mean - bottom) / span, sample.tasks)
+        low_share, high_share = wilson_bounds((sample.mean - bottom) / span, sample.tasks)
         low, high = bottom + low_share * span, bottom + high_share * span
     return Estimate(
         value=sample.mean,

@@ -37,6 +37,7 @@ from cooperbench.runner.options import (
     WORKLOAD_OPTIONS,
     RunOptions,
 )
+from cooperbench.runner.start import DEFAULT_START, Start
 from cooperbench.runner.workload import check_division, divide_work
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now, write_bytes
 from cooperbench.team.channel import ChannelRules, check_topology
@@ -72,6 +73,8 @@ class RunConfig(RunOptions):
     """No agent runs: existing results are evaluated."""
     plan_sha256: str | None = None
     """SHA-256 of the plan that was registered for this run; None without a plan."""
+    start: Start = DEFAULT_START
+    """The state in which attempts at pairs begin. Jobs on other machines use the default."""
 
     def __post_init__(self) -> None:
         values = vars(self)
@@ -278,6 +281,7 @@ class RunConfig(RunOptions):
             **self._recorded_options("identity"),
             **self._changed_options(CHANNEL_OPTIONS),
             **self._changed_options(() if self.setting == "solo" else WORKLOAD_OPTIONS),
+            **({"start": self.start.label} if self.start.label else {}),
             "prompts_sha256": self._prompts_digest(),
             "dataset": self.dataset_dir.name,
             "dataset_revision": dataset.get("revision"),

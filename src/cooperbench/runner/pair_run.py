@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -45,16 +44,17 @@ from cooperbench.runner.repository import (
     STRIPPED_GIT_DIR,
     CanShowFolder,
     changed_files,
+    list_changes,
     prepare_repository,
     take_patch,
     take_patch_elsewhere,
 )
+from cooperbench.runner.start import PairStart
 from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, Sandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
 from cooperbench.storage import PairPaths, utc_now
-from cooperbench.team.channel import Channel
 from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.mailbox import Mailbox, MailboxFactory
 from cooperbench.team.team import AgentWork, Team
@@ -87,12 +87,16 @@ def run_pair(config: RunConfig, pair: Pair, services: Services) -> PairResult:
     attempts = earlier_attempts(config.paths, pair, config.setting)
     paths = config.paths.pair(pair, config.setting)
     paths.folder.mkdir(parents=True)
-    team = make_team(config, pair, paths, services)
-    pair_run = PairRun(config, pair, paths, services, team, services.sandboxes.image(pair.task))
+    start = config.start.begin(config, pair)
+    team = make_team(config, pair, paths, services, start)
+    start.join(team)
+    image = services.sandboxes.image(pair.task)
+    pair_run = PairRun(config, pair, paths, services, team, start, image)
     started_at, started = utc_now(), time.monotonic()
     dataset_sha256 = pair_content_sha256(pair)
     try:
         base_commit, agents = pair_run.run_agents()
+        start.check()
         works = [
             AgentWork(agent.agent_id, agent.feature_ids, agent.files_changed) for agent in agents
         ]
@@ -133,7 +137,9 @@ def run_pair(config: RunConfig, pair: Pair, services: Services) -> PairResult:
     return result
 
 
-def make_team(config: RunConfig, pair: Pair, paths: PairPaths, services: Services) -> Team:
+def make_team(
+    config: RunConfig, pair: Pair, paths: PairPaths, services: Services, start: PairStart
+) -> Team:
     """Return the communication of a pair's agents, as far as the configuration allows it."""
     agent_ids = [slot.agent_id for slot in agent_slots(pair, config.setting)]
     on_message = partial(services.display.message, pair)
@@ -147,8 +153,7 @@ def make_team(config: RunConfig, pair: Pair, paths: PairPaths, services: Service
     elif can_write:
         mailbox = Mailbox(agent_ids)
     remote = GitRemote(paths.team_repository, agent_ids) if config.shares_git else None
-    label = f"{pair.task.label} {pair.name}"  # without the name of an arm: losses are the same
-    channels = {agent_id: Channel(rules, agent_id, agent_ids, label) for agent_id in agent_ids}
+    channels = {agent_id: start.make_channel(agent_id, agent_ids) for agent_id in agent_ids}
     return Team(agent_ids, mailbox, remote, on_message, config.team_features, channels)
 
 
@@ -169,6 +174,7 @@ class PairRun:
     paths: PairPaths
     services: Services
     team: Team
+    start: PairStart
     image: Image
     sandboxes: dict[str, Sandbox] = field(default_factory=dict)
     """Open sandboxes, by agent id."""
@@ -204,7 +210,7 @@ class PairRun:
     def open_sandbox(self, slot: AgentSlot, spec: AgentSpec) -> str:
         """Open an agent's sandbox, prepare its repository, and return the base commit."""
         labels = {"run": self.config.run_name, "pair": self.pair.label, "agent": slot.agent_id}
-        code = self.agent_code[slot.agent_id] = AgentCode(spec.agent)
+        code = self.agent_code[slot.agent_id] = self.start.make_code(slot.agent_id, spec)
         programs = code.programs()
         sandbox = self.services.sandboxes.open(
             self._agent_image,
@@ -242,8 +248,10 @@ class PairRun:
         files = self.paths.agent(slot.agent_id)
         version = self.agent_code[slot.agent_id].version()
         recorder = Recorder(files, slot, agent=spec.agent, model=spec.model, agent_version=version)
-        exchanges = self._open_exchanges(slot, files.exchanges)
+        list_files = partial(list_changes, self.sandboxes[slot.agent_id], self._git_dir)
+        exchanges = self.start.open_exchanges(slot.agent_id, files, list_files)
         session = self._make_session(slot, spec, recorder, exchanges)
+        self.start.prepare(session)
         try:
             end = self._run_until_end(slot, session)
         except BaseException as error:
@@ -255,6 +263,7 @@ class PairRun:
                 exchanges.close()
         self.services.sandboxes.end(self.sandboxes[slot.agent_id])
         files.write_patch(end.patch)
+        self.start.on_agent_end(slot.agent_id, end.status, end.patch)
         recorder.finish(end.status, session.usage, session.sandbox_seconds, end.error)
         return AgentResult(
             agent_id=slot.agent_id,
@@ -273,15 +282,6 @@ class PairRun:
             ended_at=utc_now(),
             duration_seconds=round(time.monotonic() - started, 3),
         )
-
-    def _open_exchanges(self, slot: AgentSlot, path: Path) -> Exchanges | None:
-        """Return the model exchanges to record or to replay; None without either."""
-        recording = self.config.recording(self.pair, slot.agent_id)
-        if recording is not None:
-            return Exchanges(None, recording)
-        if self.config.record:
-            return Exchanges(path, None)
-        return None
 
     def _make_session(
         self,
@@ -379,6 +379,7 @@ class PairRun:
 
     def end_sandboxes(self) -> None:
         """End all sandboxes of the pair and the team's services."""
+        self.start.close()
         for sandbox in list(self.sandboxes.values()):
             self.services.sandboxes.end(sandbox)
         self.team.close()

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from cooperbench.agents.base import REPO_DIR
-from cooperbench.errors import AgentFailure, SandboxRefused
+from cooperbench.errors import AgentFailure, SandboxError, SandboxRefused
 from cooperbench.eval.trees import MAX_PATCH_BYTES
 from cooperbench.sandbox import sandbox_script
 from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, Sandbox
@@ -18,6 +18,7 @@ STRIPPED_GIT_DIR = "/cooperbench/stripped.git"
 """The base commit in sandboxes of other backends; `strip_history.sh` creates it."""
 PATCH_FILE = "/cooperbench/work.patch"
 ARCHIVE_FILE = "/cooperbench/work.tar"
+_CHANGES_DIR = "/cooperbench/changes"
 SNAPSHOT_SECONDS = 120
 PATCH_LOST = "patch_lost"
 """Status of an agent whose patch could not be collected."""
@@ -99,6 +100,26 @@ def take_patch_elsewhere(
             reason = result.stderr_read().strip()[-300:]
             raise AgentFailure(PATCH_LOST, f"the work tree could not be copied: {reason}")
         return take_patch(spare, git_dir)
+
+
+def list_changes(sandbox: Sandbox, git_dir: str) -> dict[str, str] | None:
+    """Return the files that differ from the base commit, each with its mode, blob and status.
+
+    It is part of a recording, which must not end the agent: None if the files cannot be listed.
+    """
+    arguments = (REPO_DIR, git_dir, _CHANGES_DIR)
+    argv = ["bash", "-c", sandbox_script("changed_files.sh"), "changes", *arguments]
+    try:
+        result = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
+    except SandboxError:
+        return None
+    if result.returncode != 0 or result.timed_out:
+        return None
+    changes = {}
+    for line in result.stdout_read().splitlines():
+        content, _, path = line.partition("\t")
+        changes[path] = content
+    return changes
 
 
 def changed_files(patch: bytes) -> list[str]:

@@ -11,10 +11,10 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from cooperbench.errors import UserError
-from cooperbench.models import MAX_AGENTS
+from cooperbench.models import MAX_AGENTS, Message
 from cooperbench.text import plural
 
 Knowledge = Literal["nothing", "titles", "descriptions", "interfaces"]
@@ -113,6 +113,13 @@ def check_topology(topology: str, agents: int = MAX_AGENTS, owner: str = "a run"
                 )
 
 
+class Sent(NamedTuple):
+    """The fate of a message: the text that is delivered, unless it is lost."""
+
+    text: str
+    lost: bool
+
+
 class Channel:
     """The messages of one agent: whom it may write to, and what is left of its budget."""
 
@@ -143,6 +150,14 @@ class Channel:
             self._messages = messages
             self._characters = characters
         return None
+
+    def send(self, recipient: str, text: str) -> Sent:  # noqa: ARG002  # replays use it
+        """Return what becomes of an accepted message on its way to one agent."""
+        return Sent(text, self.is_next_lost())
+
+    def delivery_step(self, message: Message, step: int) -> float:  # noqa: ARG002  # see `send`
+        """Return the recipient's step with which it gets a message; `step` is its current one."""
+        return step + self.rules.delay_steps
 
     def is_next_lost(self) -> bool:
         """Count a message to one agent, and return whether it is lost.

@@ -75,8 +75,7 @@ class Inbox:
         self._on_sent = on_sent
         self._synchronize = synchronize
         self._channel = channel
-        self._delay_steps = channel.rules.delay_steps if channel else 0
-        self._delayed: list[tuple[int, Message]] = []
+        self._delayed: list[tuple[float, Message]] = []
         """Messages that the recipient gets with a later step, and the number of this step."""
         self._pending: dict[int, Message] = {}
         self._updates: dict[str, str] = {}
@@ -109,7 +108,7 @@ class Inbox:
         with self._changed:
             self.step = number
             due = [message for step, message in self._delayed if step <= number]
-            self._delayed = self._delayed[len(due) :]
+            self._delayed = [entry for entry in self._delayed if entry[0] > number]
         self.sent_in_step = []
         for message in due:
             self._deliver(message)
@@ -219,7 +218,9 @@ class Inbox:
         return Response(0, output)
 
     def _post(self, mailbox: Mailbox, recipient: str, text: str) -> Message:
-        is_lost = self._channel is not None and self._channel.is_next_lost()
+        is_lost = False
+        if self._channel is not None:
+            text, is_lost = self._channel.send(recipient, text)
         return mailbox.post(self.agent_id, recipient, text, self.step, lost=is_lost)
 
     def _check_message(
@@ -258,10 +259,12 @@ class Inbox:
                 self._deliveries[int(name)] = Delivery(utc_now(), self.step, "command")
 
     def _receive(self, message: Message) -> None:
-        with self._changed:
-            if self._delay_steps:
-                self._delayed.append((self.step + self._delay_steps, message))
-                return
+        if self._channel is not None:
+            with self._changed:
+                delivery_step = self._channel.delivery_step(message, self.step)
+                if delivery_step > self.step:
+                    self._delayed.append((delivery_step, message))
+                    return
         self._deliver(message)
 
     def _deliver(self, message: Message) -> None:

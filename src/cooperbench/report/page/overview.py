@@ -18,6 +18,8 @@ from cooperbench.report.coupling import CouplingRow
 from cooperbench.report.curves import AgentCurve, Curve, Difficulty
 from cooperbench.report.dataset_files import FeatureKey, read_feature_titles
 from cooperbench.report.failures import failure_reason
+from cooperbench.report.fork_tree import ForkTree, fork_trees
+from cooperbench.report.forks import analyse_forks, forks_table
 from cooperbench.report.formatting import Table
 from cooperbench.report.llm_judge import CAUSES, SYMPTOMS
 from cooperbench.report.loading import Run, Side, left_out_lines, sides_of
@@ -135,6 +137,37 @@ class StudyFigures:
 
 
 @dataclass(frozen=True)
+class PageBranch:
+    """One fork in the tree of a pair."""
+
+    arm: str
+    series: str
+    outcome: str
+    divergence: str
+
+
+@dataclass(frozen=True)
+class PageTree:
+    """The forks of one pair from one point."""
+
+    run: str
+    fork_point: str
+    repo: str
+    task: int
+    name: str
+    replayed: str
+    branches: tuple[PageBranch, ...]
+
+
+@dataclass(frozen=True)
+class ForkFigures:
+    """The effects of interventions, and the trees of forks."""
+
+    tables: tuple[TextTable, ...]
+    trees: tuple[PageTree, ...]
+
+
+@dataclass(frozen=True)
 class TeamTable:
     """Use of the tools of setting team, by run."""
 
@@ -219,6 +252,7 @@ class Overview:
     coupling: tuple[TextTable, ...]
     """At most one table."""
     studies: tuple[StudyFigures, ...]
+    forks: ForkFigures
     team: TeamTable
     repos: tuple[str, ...]
     pairs: tuple[PairRow, ...]
@@ -293,6 +327,7 @@ def make_overview(runs: Sequence[Run]) -> Overview:
         workload=_workload_figures(analysis.workload_curves) if is_one_dataset else (),
         coupling=_coupling_tables(analysis.coupling) if is_one_dataset else (),
         studies=_study_figures(runs),
+        forks=_fork_figures(runs),
         team=TeamTable(TEAM_SUMS, analysis.team),
         repos=tuple(sorted({pair.repo for pair in pairs})),
         pairs=pairs,
@@ -371,6 +406,34 @@ def _study_figures(runs: Sequence[Run]) -> tuple[StudyFigures, ...]:
 
 def _text_table(table: Table) -> TextTable:
     return TextTable(table.title, table.texts, table.notes)
+
+
+def _fork_figures(runs: Sequence[Run]) -> ForkFigures:
+    tables = [forks_table(analysis) for analysis in analyse_forks(runs) if analysis.effects]
+    texts = tuple(_text_table(table) for table in tables)
+    return ForkFigures(texts, tuple(_page_tree(tree) for tree in fork_trees(runs)))
+
+
+def _page_tree(tree: ForkTree) -> PageTree:
+    branches = [
+        PageBranch(
+            arm=branch.arm,
+            series=f"{branch.run}:{branch.pair.setting}",
+            outcome=outcome_of(branch.pair),
+            divergence=branch.divergence,
+        )
+        for branch in tree.branches
+    ]
+    key = tree.branches[0].pair.key
+    return PageTree(
+        run=tree.run,
+        fork_point=tree.fork_point,
+        repo=key.repo,
+        task=key.task_id,
+        name=key.group,
+        replayed=tree.replayed,
+        branches=tuple(branches),
+    )
 
 
 def _coupling_tables(rows: Sequence[CouplingRow]) -> tuple[TextTable, ...]:

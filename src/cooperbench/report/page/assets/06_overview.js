@@ -34,6 +34,13 @@ function renderOverview() {
       ),
     overview.studies.length > 0 &&
       section("Study", null, overview.studies.map(studyFigures)),
+    overview.forks.trees.length > 0 &&
+      section(
+        "Forks",
+        "A recorded pair that goes on from one point several times: with an intervention, and without one (control).",
+        overview.forks.tables.map(textTable),
+        overview.forks.trees.map(forkTree),
+      ),
     section("Cost and time", null, costAndTime()),
     overview.team.rows.length > 0 &&
       section(
@@ -567,6 +574,38 @@ function textTable({ title, rows: [headings, ...rows], notes }) {
     h("div", { class: "scroller" }, dataTable(columns, rows)),
     notes.map((line) => h("p", { class: "quiet small" }, line)),
   );
+}
+
+// The recorded run, the fork point, and a branch for each fork: how it ended, where it diverged.
+function forkTree({ run, fork_point, repo, task, name, replayed, branches }) {
+  const branch = ({ arm, series, outcome, divergence }) =>
+    h(
+      "li",
+      { class: "branch" },
+      h("a", { href: pairAddress({ repo, task, name }, { run: series }) }, arm),
+      " ",
+      outcomeNode({ outcome }),
+      " ",
+      h(
+        "span",
+        { class: "quiet small" },
+        divergence || (isEnded(outcome) ? "does the same as in the recorded run" : ""),
+      ),
+    );
+  return h(
+    "div",
+    { class: "forks" },
+    h("h3", null, `${repoName(repo)} ${task} ${name}`),
+    h("ul", null, [
+      h("li", null, `recorded in ${run}`, h("ul", null, [
+        h("li", null, `replayed to ${fork_point} (${replayed})`, h("ul", null, branches.map(branch))),
+      ])),
+    ]),
+  );
+}
+
+function isEnded(outcome) {
+  return overview.outcomes[outcome]?.judged;
 }
 
 function costAndTime() {
