@@ -17,10 +17,11 @@ from typing import NamedTuple
 from cooperbench import records
 from cooperbench.records.forks import CONTROL, ForkArm, ForksRecord
 from cooperbench.report import statistics
-from cooperbench.report.formatting import Cell, Table, decimal_text, p_text, points_text, rate_text
+from cooperbench.report.formatting import Cell, Table, p_text
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
 from cooperbench.report.statistics import Estimate, Observation
+from cooperbench.report.study_table import amount_text, change_text
 
 MEASURES = {**dict.fromkeys(VERDICTS, "share"), "cost": "dollars", "time": "seconds"}
 """Measures of forks, and their units."""
@@ -273,28 +274,8 @@ def _effect_row(effect: ForkEffect) -> list[Cell]:
         effect.pairs,
         effect.forks,
         effect.control_forks,
-        _amount(effect.control, effect.unit),
-        _amount(effect.with_intervention, effect.unit),
-        _difference(effect),
+        amount_text(effect.control, effect.unit),
+        amount_text(effect.with_intervention, effect.unit),
+        change_text(effect.effect, effect.unit),
         None if effect.p is None else p_text(effect.p),
     ]
-
-
-def _amount(value: float | None, unit: str) -> str:
-    if value is None:
-        return ""
-    if unit == "share":
-        return rate_text(Estimate(value, None, None, 1, 1, "none"))
-    return f"${decimal_text(value, 3)}" if unit == "dollars" else f"{decimal_text(value, 1)} s"
-
-
-def _difference(effect: ForkEffect) -> str:
-    estimate = effect.effect
-    if effect.unit == "share" or estimate.value is None:
-        return points_text(estimate)
-    amount = _amount(estimate.value, effect.unit)
-    if estimate.low is None:
-        return amount
-    digits = 3 if effect.unit == "dollars" else 1
-    low, high = decimal_text(estimate.low, digits), decimal_text(estimate.high, digits)
-    return f"{amount} [{low}, {high}]"

@@ -91,13 +91,13 @@ def _effect_row(effect: Effect) -> list[Cell]:
         effect.measure,
         effect.difference.n,
         effect.difference.clusters,
-        f"{effect.first_level}: {_amount(effect.first, effect.unit)}",
-        f"{effect.last_level}: {_amount(effect.last, effect.unit)}",
-        _change_text(effect.difference, effect.unit),
-        None if effect.slope is None else _change_text(effect.slope, effect.unit),
+        f"{effect.first_level}: {amount_text(effect.first, effect.unit)}",
+        f"{effect.last_level}: {amount_text(effect.last, effect.unit)}",
+        change_text(effect.difference, effect.unit),
+        None if effect.slope is None else change_text(effect.slope, effect.unit),
         None if effect.p is None else p_text(effect.p),
         None if effect.p_holm is None else p_text(effect.p_holm),
-        _amount(effect.smallest_effect, effect.unit),
+        amount_text(effect.smallest_effect, effect.unit),
         effect.pairs_needed,
         None if by_task is None else p_text(by_task.p),
         effect.status,
@@ -142,14 +142,16 @@ def _incomplete_lines(study: Study) -> Iterator[str]:
                 yield f"{effect.factor}, {effect.measure}: {pairs:,} of {planned:,} planned pairs"
 
 
-def _amount(value: float | None, unit: str) -> str:
+def amount_text(value: float | None, unit: str) -> str:
+    """Return a rate, dollars or seconds."""
     if unit == "share" or value is None:
         return percent_text(value)
     text = decimal_text(value, _DIGITS[unit])
     return f"${text}" if unit == "dollars" else f"{text} s"
 
 
-def _change_text(estimate: Estimate, unit: str) -> str:
+def change_text(estimate: Estimate, unit: str) -> str:
+    """Return a difference with its interval."""
     if unit == "share" or estimate.value is None:
         return points_text(estimate)
     return _amount_estimate(estimate, unit)
@@ -157,7 +159,7 @@ def _change_text(estimate: Estimate, unit: str) -> str:
 
 def _amount_estimate(estimate: Estimate, unit: str) -> str:
     """Return dollars or seconds with their interval."""
-    amount = _amount(estimate.value, unit)
+    amount = amount_text(estimate.value, unit)
     if estimate.low is None or estimate.high is None:
         return amount
     return f"{amount} [{_bounds_text(estimate.low, estimate.high, _DIGITS[unit])}]"
