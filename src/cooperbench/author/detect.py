@@ -21,19 +21,23 @@ from cooperbench.eval.base_commit import Base, base_of_clone
 from cooperbench.git import encode_path, git, run_git
 from cooperbench.text import names_for_error, printable
 
-_MAX_FILE_BYTES = 1024**2
+_MAX_FILE_BYTES = 4 * 1024**2
 _MAX_FILES = 200
 _MANIFESTS = re.compile(
     r"""
     pyproject\.toml | setup\.cfg | setup\.py | tox\.ini | \.?pytest\.ini
   | [^/]*requirements[^/]*\.txt | requirements/[^/]*\.txt
+  | uv\.lock | poetry\.lock | pdm\.lock
   | package\.json | package-lock\.json | pnpm-lock\.yaml | yarn\.lock
   | go\.mod | Cargo\.toml | [Mm]akefile | GNUmakefile
     """,
     re.VERBOSE,
 )
 _CI_FILE = re.compile(r"\.github/workflows/[^/]+\.ya?ml|\.gitlab-ci\.yml")
-_LOCK_FILES = ("package-lock.json", "pnpm-lock.yaml", "yarn.lock")
+_UNREAD_FILES = ("package-lock.json", "pnpm-lock.yaml", "yarn.lock")
+"""Lock files of which only the names matter."""
+_PART_FILES = ("pyproject.toml", "setup.py", "package.json", "go.mod", "Cargo.toml")
+_NO_PART = re.compile(r"/(?:node_modules|tests?|__tests__|testdata|fixtures|examples?|docs?)/")
 _READERS: dict[str, Callable[[Snapshot], Project | str]] = {
     "python": python.read_project,
     "javascript": javascript.read_project,
@@ -103,7 +107,7 @@ def _take_snapshot(git_dir: Path, commit: str, subfolder: str) -> Snapshot:
     manifests |= {path: path for path in all_paths if _CI_FILE.fullmatch(path)}
     files = {}
     for name, path in list(manifests.items())[:_MAX_FILES]:
-        content = b"" if name in _LOCK_FILES else _read_file(git_dir, commit, path)
+        content = b"" if name in _UNREAD_FILES else _read_file(git_dir, commit, path)
         if content is not None:
             files[name] = content
     using_pytest = _files_with(git_dir, commit, "pytest", prefix)
@@ -145,17 +149,25 @@ def read_snapshot(snapshot: Snapshot) -> Detection:
             continue
         result = _READERS[language](snapshot)
         if isinstance(result, Project):
-            license_name = find_license(snapshot)
-            return Detection(replace(result, license=license_name))
+            parts = tuple(_find_parts(snapshot.paths))
+            return Detection(replace(result, license=find_license(snapshot), parts=parts))
         problems.append(result)
     return Detection(None, problems[0] if problems else _explain_no_tests(snapshot.paths))
 
 
+def _find_parts(paths: Sequence[str]) -> list[str]:
+    """Return the folders below the top that have manifests of their own."""
+    parts = set()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder and name in _PART_FILES and not _NO_PART.search(f"/{folder}/"):
+            parts.add(folder)
+    return sorted(parts)
+
+
 def _explain_no_tests(paths: Sequence[str]) -> str:
     text = "it has no tests that pytest, unittest, jest, vitest, node:test, Go or Cargo would find"
-    folders = {
-        path.rpartition("/")[0] for path in paths if path.endswith(("/go.mod", "/Cargo.toml"))
-    }
-    if folders:
-        return f"{text} at its top; name a part with --path: {names_for_error(sorted(folders))}"
+    parts = _find_parts(paths)
+    if parts:
+        return f"{text} at its top; name a part with --path: {names_for_error(parts)}"
     return f"{text}. Tasks need tests: add some, or name a part of the repository with --path"

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from cooperbench._version import __version__
+from cooperbench.author.languages.python import CONSTRAINTS
 from cooperbench.author.secret_search import find_secrets
 from cooperbench.author.task_files import BUNDLE
 from cooperbench.author.task_info import FILE_NAME as INFO_FILE
@@ -109,7 +110,8 @@ def _problems_of(task: Task) -> list[str]:
 def _files_of(task: Task) -> list[Path]:
     """Return the files of a task that are shared."""
     paths = [task.dockerfile, task.setup_script, task.runner_script, task.run_tests_script]
-    paths += [task.combined_patch, task.path / GROUPS_FILE, task.path / BUNDLE]
+    paths += [task.combined_patch, task.path / GROUPS_FILE]
+    paths += [task.path / BUNDLE, task.path / CONSTRAINTS]
     for feature in task.features:
         paths += _files_of_feature(feature)
     return [path for path in paths if path.is_file()]

@@ -5,12 +5,14 @@ Git is run without the configuration of the repository's author, hooks and filte
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
 from cooperbench.author.split import find_git_dir, is_shallow, resolve_commit
 from cooperbench.eval.base_commit import base_of_clone
-from cooperbench.git import git, run_git
+from cooperbench.git import decode_path, git, run_git
+from cooperbench.storage import read_bytes
 from cooperbench.text import names_for_error, plural
 
 _LFS_ATTRIBUTE = "filter=lfs"
@@ -42,9 +44,9 @@ def describe_limits(repo: Path, commit: str) -> list[str]:
     stored_elsewhere = _lfs_files(git_dir, commit_id)
     if stored_elsewhere:
         notes.append(
-            f"{plural(len(stored_elsewhere), 'file')} of Git LFS"
-            f" ({names_for_error(stored_elsewhere, limit=3)}) are pointers in the task; if tests"
-            " need them, commit them without LFS (`git lfs migrate export`)"
+            f"the task has only pointers for {plural(len(stored_elsewhere), 'file')} of Git LFS"
+            f" ({names_for_error(stored_elsewhere, limit=3)}); if tests need the content, commit"
+            " it without LFS (`git lfs migrate export`)"
         )
     return notes
 
@@ -54,9 +56,34 @@ def _is_dirty(repo: Path, git_dir: Path) -> bool:
     if not (repo / ".git").exists():
         return False  # a bare repository
     top = ("-C", str(repo), "--work-tree=.")
-    argv = (*top, "diff-files", "--quiet", "--ignore-submodules")
     staged = (*top, "diff-index", "--cached", "--quiet", "--ignore-submodules", "HEAD")
-    return any(run_git(*command, git_dir=git_dir).returncode == 1 for command in (argv, staged))
+    if run_git(*staged, git_dir=git_dir).returncode == 1:
+        return True
+    output = run_git(*top, "diff-files", "-z", "--ignore-submodules", git_dir=git_dir).stdout
+    fields = output.split(b"\0")[:-1]
+    return any(
+        _has_other_content(repo, entry.decode(), decode_path(path))
+        for entry, path in zip(fields[::2], fields[1::2], strict=True)
+    )
+
+
+def _has_other_content(repo: Path, entry: str, path: str) -> bool:
+    """Whether a file differs from the index; git also lists files with just another time.
+
+    Args:
+        repo: The clone.
+        entry: What `git diff-files` prints about the file.
+        path: The file's path in the clone.
+    """
+    old_mode, new_mode, object_id, _, _ = entry.removeprefix(":").split(" ")
+    file = repo / path
+    if old_mode != new_mode or file.is_symlink():
+        return True
+    content = read_bytes(file) or b""
+    algorithm = "sha256" if len(object_id) == 64 else "sha1"
+    digest = hashlib.new(algorithm, b"blob %d\0" % len(content), usedforsecurity=False)
+    digest.update(content)
+    return digest.hexdigest() != object_id
 
 
 def _submodules(git_dir: Path, commit: str) -> list[str]:

@@ -195,6 +195,8 @@ def resolve_commit(git_dir: Path, name: str) -> str:
     commit = git(*argv, git_dir=git_dir, check=False)
     if commit:
         return commit.decode().strip()
+    if not git("rev-list", "--all", "--max-count=1", git_dir=git_dir, check=False):
+        raise UserError(f"{git_dir} has no commits: commit your code and its tests first")
     remedy = "was the history rewritten? Name a commit of `git log --all`"
     if is_shallow(git_dir):
         remedy = "the clone is shallow, fetch the rest with `git fetch --unshallow`"

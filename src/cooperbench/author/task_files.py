@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING
 
+from cooperbench.author.languages.python import CONSTRAINTS
 from cooperbench.author.project import Project
 from cooperbench.author.split import find_git_dir, resolve_commit
 from cooperbench.author.task_info import (
@@ -58,7 +59,8 @@ _TEST_FILES = {
     "cargo": "*.rs",
 }
 """Names of test files by framework, as patterns of bash."""
-_TOOLS = {"javascript": "node, npm", "go": "go", "rust": "cargo"}
+_TOOLS = {"javascript": "node", "go": "go", "rust": "cargo"}
+"""Programs by language that setup.sh does not install."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ def create_task(
     staging = Path(mkdtemp(prefix=".new-", dir=repo_folder))
     try:
         new_commit = _write_bundle(git_dir, commit, staging / BUNDLE)
+        if project.constraints:
+            write_text(staging / CONSTRAINTS, "\n".join(project.constraints) + "\n")
         write_scripts(staging, project, new_commit, origin)
         info = TaskInfo(
             schema=SCHEMA,
@@ -198,7 +202,7 @@ def write_scripts(folder: Path, project: Project, commit: str, origin: TaskOrigi
         "language": project.language,
         "framework": project.framework,
         "install": project.install,
-        "tools": _TOOLS.get(project.language, ""),
+        "tools": _required_tools(project),
         "version": shlex.quote(origin.version) if origin.version else "",
         "subfolder": project.subfolder,
         "scope": origin.scope,
@@ -211,6 +215,14 @@ def write_scripts(folder: Path, project: Project, commit: str, origin: TaskOrigi
         write_text(folder / name, text)
         if name.endswith(".sh"):
             (folder / name).chmod(0o755)
+
+
+def _required_tools(project: Project) -> list[str]:
+    """Return the programs that setup.sh needs besides bash and git."""
+    tools = [_TOOLS[project.language]] if project.language in _TOOLS else []
+    if project.language == "javascript" and project.install:
+        tools.append("npm")
+    return tools
 
 
 @cache

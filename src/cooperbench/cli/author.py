@@ -37,7 +37,7 @@ from cooperbench.cli.author_arguments import (
     add_sandbox_arguments,
     dataset_folder,
 )
-from cooperbench.errors import UserError
+from cooperbench.errors import InfraError, UserError
 from cooperbench.eval import backends
 from cooperbench.models import Task
 from cooperbench.sandbox.backend import adapted_backend
@@ -92,10 +92,19 @@ def init(args: argparse.Namespace) -> int:
     task = create_task(dataset_folder(args), name, project, origin)
     for note in notes:
         arguments.print_note(f"note: {note}")
-    baseline = None if args.no_run else _run_baseline(task, backend, args)
+    baseline = None
+    problem = ""
+    if not args.no_run:
+        try:
+            baseline = _run_baseline(task, backend, args)
+        except InfraError as error:
+            problem = str(error).removeprefix(f"preparing {task.label}: ")
     lines = [f"{task.path}: made from {commit[:12]}", *_project_lines(project)]
     if baseline:
+        problem = baseline.first.error or ""
         lines += _baseline_lines(baseline)
+    if problem:
+        lines += _problem_lines(problem, project, baseline)
     lines.append(f"next: cooperbench author add {task.label} --from-commit COMMIT")
     content = {
         "task": task.label,
@@ -107,10 +116,11 @@ def init(args: argparse.Namespace) -> int:
         "test_command": project.test_command,
         "sources": project.sources,
         "notes": notes,
+        "problem": problem,
         "tests": _baseline_content(baseline),
     }
     arguments.print_result(args, content, lines)
-    return 0 if baseline is None or baseline.first.success else 1
+    return 1 if problem else 0
 
 
 def _run_baseline(task: Task, backend: EvalBackend, args: argparse.Namespace) -> Baseline:
@@ -140,15 +150,28 @@ def _baseline_lines(baseline: Baseline) -> list[str]:
     if run.tests_skipped:
         counts += f", {run.tests_skipped:,} skipped"
     lines = [f"  result     {counts} in {duration_text(run.duration_seconds)}"]
-    if not run.success:
-        lines.append(f"  problem    {run.error}")
-        if baseline.failed_tests:
-            lines.append(f"  failed     {names_for_error(baseline.failed_tests)}")
-        lines.append("  remedy     edit setup.sh and runner.sh in the task's folder")
+    if baseline.failed_tests:
+        lines.append(f"  failed     {names_for_error(baseline.failed_tests, limit=3)}")
     if baseline.needs_network:
         lines.append("  network    the tests pass only with a network: verdicts depend on it")
     if baseline.flaky_tests:
         lines.append(f"  flaky      {names_for_error(baseline.flaky_tests)}")
+    return lines
+
+
+def _problem_lines(problem: str, project: Project, baseline: Baseline | None) -> list[str]:
+    """Return why the tests do not run, and what to do about it."""
+    lines = [f"  problem    {problem}"]
+    if baseline is None:
+        lines.append("  remedy     edit setup.sh in the task's folder")
+    elif baseline.first.tests_passed:
+        lines.append("  remedy     none is needed unless features have these tests")
+    else:
+        lines.append("  remedy     edit setup.sh and runner.sh in the task's folder")
+    is_usable = baseline is not None and baseline.first.tests_passed > 0
+    if project.parts and not is_usable:
+        parts = names_for_error(project.parts, limit=3)
+        lines.append(f"             or name a part of the repository with --path: {parts}")
     return lines
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from cooperbench.author.detect import detect_project
 from cooperbench.author.mining.mine import Miner, MiningReport
 from cooperbench.author.mining.workshop import MiningSettings
 from cooperbench.author.repository import describe_limits
@@ -73,6 +74,7 @@ def mine(args: argparse.Namespace) -> int:
     tip = resolve_commit(git_dir, args.commit)
     name = args.name or args.repo.resolve().name.removesuffix(".git")
     repo_name(name)
+    detect_project(args.repo, tip, args.path)  # old commits will not be better
     backend = backends.get_backend(args.backend)
     adapted_backend(backend).check()
     for note in describe_limits(args.repo, tip):

@@ -5,11 +5,10 @@ The functions run in a worker process with limits.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-from cooperbench.author.languages.snapshot import PARSE_ERRORS, Snapshot, get_table
+from cooperbench.author.languages.snapshot import Snapshot, get_table
 from cooperbench.author.project import Project
 
 _TEST_FILE = re.compile(
@@ -40,7 +39,7 @@ def is_test_file(path: str) -> bool:
 def read_project(snapshot: Snapshot) -> Project | str:
     """Return how the project is installed and tested, or why it is not supported."""
     sources: dict[str, str] = {}
-    package = _read_package(snapshot)
+    package = snapshot.json("package.json")
     scripts = get_table(package, "scripts")
     script = scripts.get("test")
     script = script if isinstance(script, str) else ""
@@ -66,13 +65,6 @@ def read_project(snapshot: Snapshot) -> Project | str:
         base_image="node:22-slim",
         sources=sources,
     )
-
-
-def _read_package(snapshot: Snapshot) -> dict[str, Any]:
-    try:
-        return get_table(json.loads(snapshot.text("package.json") or "{}"))
-    except PARSE_ERRORS:
-        return {}
 
 
 def _find_framework(script: str, dependencies: dict[str, Any], package: dict[str, Any]) -> str:

@@ -10,8 +10,10 @@ import re
 import shlex
 from typing import Any
 
+from cooperbench.author.languages.locks import Lock, read_lock
 from cooperbench.author.languages.snapshot import Snapshot, get_table, test_commands
 from cooperbench.author.project import Project
+from cooperbench.text import names_for_error
 
 _TEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_tests?|tests?)\.py")
 _TEST_GROUP = re.compile(r"(?:unit)?[-_]?tests?(?:ing|s)?|pytest", re.IGNORECASE)
@@ -24,10 +26,13 @@ _DEV_REQUIREMENTS = re.compile(
     r"(?:dev[-_]?requirements|requirements[-_.]dev|requirements/dev)\.txt"
 )
 _EXTRAS_NAME = re.compile(r"extras?(?:_require)?s?", re.IGNORECASE)
+_TEST_FOLDERS = re.compile(r"/?(?:^|(?<=/))tests?(?:/.*)?$")
 _PYTEST_SECTIONS = {"setup.cfg": "tool:pytest", "tox.ini": "pytest", "pytest.ini": "pytest"}
 _DEFAULT_MINOR = 12
 _NEWEST_MINOR = 13
 _MAX_DEPTH = 5
+CONSTRAINTS = "base/constraints.txt"
+"""The versions of the lock file, in a task's folder."""
 _PIP = '"$(dirname "$DEST")/venv/bin/python" -m pip install -q --disable-pip-version-check'
 
 
@@ -36,15 +41,18 @@ def is_test_file(path: str) -> bool:
     return bool(_TEST_FILE.fullmatch(path))
 
 
-def read_project(snapshot: Snapshot) -> Project:
-    """Return how the project is installed and tested."""
+def read_project(snapshot: Snapshot) -> Project | str:
+    """Return how the project is installed and tested, or why it is not supported."""
     sources: dict[str, str] = {}
     framework = _find_framework(snapshot, sources)
-    install = _install_commands(snapshot, framework, sources)
+    lock = read_lock(snapshot)
+    install = _install_commands(snapshot, framework, lock, sources)
     options = ""
     command = "python -m pytest"
     if framework == "unittest":
         options = _discovery_options(snapshot)
+        if not options and not _finds_tests_at_top(snapshot):
+            return _explain_tests_in_parts(snapshot)
         command = f"python -m unittest discover {options}".strip()
     return Project(
         language="python",
@@ -52,6 +60,7 @@ def read_project(snapshot: Snapshot) -> Project:
         install=install,
         test_command=command,
         test_options=options,
+        constraints=lock.constraints,
         base_image=f"python:3.{_find_python(snapshot)}-slim",
         sources=sources,
     )
@@ -102,8 +111,29 @@ def _discovery_options(snapshot: Snapshot) -> str:
     return ""
 
 
+def _finds_tests_at_top(snapshot: Snapshot) -> bool:
+    """Whether unittest finds a test file from the top, which it does only in packages."""
+    paths = set(snapshot.paths)
+    for path in snapshot.paths:
+        folders = path.split("/")[:-1]
+        packages = ["/".join(folders[: depth + 1]) for depth in range(len(folders))]
+        is_importable = all(f"{package}/__init__.py" in paths for package in packages)
+        if is_test_file(path) and is_importable:
+            return True
+    return False
+
+
+def _explain_tests_in_parts(snapshot: Snapshot) -> str:
+    parts = set()
+    for path in snapshot.paths:
+        if is_test_file(path):
+            parts.add(_TEST_FOLDERS.sub("", path.rpartition("/")[0]) or ".")
+    names = names_for_error(sorted(parts - {"."})) or names_for_error(sorted(parts))
+    return f"unittest finds no tests at its top; name a part with --path: {names}"
+
+
 def _install_commands(
-    snapshot: Snapshot, framework: str, sources: dict[str, str]
+    snapshot: Snapshot, framework: str, lock: Lock, sources: dict[str, str]
 ) -> tuple[str, ...]:
     is_package = _is_package(snapshot)
     requirements = _test_requirements(snapshot, sources)
@@ -116,11 +146,13 @@ def _install_commands(
         sources.setdefault("install", "pyproject.toml" if _has_build(snapshot) else "setup.py")
     if framework == "pytest":
         targets.append("pytest")
-    targets += requirements
-    return (
-        'python3 -m venv "$(dirname "$DEST")/venv"',
-        f"{_PIP} {' '.join(targets)}",
-    )
+    targets += [requirement for requirement in requirements if requirement not in targets]
+    command = f"{_PIP} {' '.join(targets)}"
+    if lock.constraints:
+        sources["versions"] = lock.path
+        # Not every version runs on every Python: then the newest ones that do.
+        command = f'{_PIP} -c "$HERE/{CONSTRAINTS}" {" ".join(targets)} || {command}'
+    return ('python3 -m venv "$(dirname "$DEST")/venv"', command)
 
 
 def _is_package(snapshot: Snapshot) -> bool:

@@ -5,6 +5,7 @@ These functions run in a worker process with limits.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ class Snapshot:
         except PARSE_ERRORS:
             return {}
 
+    def json(self, name: str) -> dict[str, Any]:
+        """Return a JSON object; empty if it does not exist or is invalid."""
+        try:
+            return get_table(json.loads(self.text(name) or "{}"))
+        except PARSE_ERRORS:
+            return {}
+
     def ini(self, name: str) -> RawConfigParser:
         """Return an INI file; empty if it does not exist or is invalid."""
         parser = RawConfigParser(strict=False, default_section="\0", allow_no_value=True)
@@ -60,11 +68,15 @@ def get_table(document: object, *keys: str) -> dict[str, Any]:
 
 def find_license(snapshot: Snapshot) -> str:
     """Return the name of the license, or that of its file; empty if there is none."""
-    name = get_table(snapshot.toml("pyproject.toml"), "project").get("license")
-    if isinstance(name, dict):
-        name = name.get("text")
-    if isinstance(name, str) and name and "\n" not in name:
-        return name
+    declared = (
+        get_table(snapshot.toml("pyproject.toml"), "project").get("license"),
+        get_table(snapshot.toml("Cargo.toml"), "package").get("license"),
+        snapshot.json("package.json").get("license"),
+    )
+    for name in declared:
+        text = name.get("text") if isinstance(name, dict) else name
+        if isinstance(text, str) and text and "\n" not in text:
+            return text
     for path in snapshot.paths:
         if _LICENSE.fullmatch(path):
             return path

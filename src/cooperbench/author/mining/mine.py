@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote
 
 from cooperbench.author.mining.history import (
     Candidate,
@@ -29,9 +30,10 @@ from cooperbench.author.mining.workshop import (
 from cooperbench.author.split import find_git_dir
 from cooperbench.author.task_files import next_task_id, repo_name
 from cooperbench.errors import UserError
+from cooperbench.git import run_git
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.temporary import remove_tree
-from cooperbench.text import plural
+from cooperbench.text import names_for_error, plural
 
 _FEW_FEATURES = 3
 _MANY_FEATURES = 6
@@ -72,7 +74,9 @@ class Miner:
         self._note = note
         self._git_dir = find_git_dir(settings.repo)
         self._repo = repo_name(settings.name)
-        self._state = MiningState(settings.drafts / f"{self._repo}.json")
+        # Parts of a monorepo have different features and tests.
+        part = f".{quote(settings.subfolder, safe='')}" if settings.subfolder else ""
+        self._state = MiningState(settings.drafts / f"{self._repo}{part}.json")
 
     @property
     def state_path(self) -> Path:
@@ -84,6 +88,7 @@ class Miner:
         with _locked(self._settings.drafts, self._repo):
             remove_tree(self._settings.drafts / self._repo)
             self._state.load()
+            self._warn_about_rewritten_history(tip)
             commits = read_main_line(self._git_dir, tip, number_of_commits)
             candidates = self._find_candidates(commits)
             planner = Planner(self._git_dir, candidates)
@@ -94,6 +99,19 @@ class Miner:
             self._make_tasks(planner, candidates, max_tasks)
             remove_tree(self._settings.drafts / self._repo)
             return self._report(commits, candidates)
+
+    def _warn_about_rewritten_history(self, tip: str) -> None:
+        """Name the tasks whose features may be found again as other commits."""
+        gone = []
+        for task in self._existing_tasks():
+            argv = ("merge-base", "--is-ancestor", task.base, tip)
+            if run_git(*argv, git_dir=self._git_dir).returncode != 0:
+                gone.append(task.task)
+        if gone:
+            self._note(
+                f"note: {tip[:12]} does not follow the base commit of {names_for_error(gone)}: was"
+                " the history rewritten? Remove these tasks, or their features may be found twice"
+            )
 
     def _threads(self, name: str) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix=name)

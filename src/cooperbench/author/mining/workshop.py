@@ -15,6 +15,7 @@ from pathlib import Path
 from cooperbench.author.change_text import read_change_text
 from cooperbench.author.detect import detect_project
 from cooperbench.author.drafts import Material, draft_from_history
+from cooperbench.author.languages.locks import LOCK_FILES
 from cooperbench.author.mining.culprits import choose_culprit
 from cooperbench.author.mining.plan import MIN_FEATURES, BasePlan, Placement
 from cooperbench.author.mining.state import HOLDS, MiningState
@@ -47,6 +48,7 @@ from cooperbench.text import names_for_error
 _MANIFESTS = (
     *("pyproject.toml", "setup.py", "setup.cfg", "tox.ini", "package.json", "package-lock.json"),
     *("pnpm-lock.yaml", "yarn.lock", "go.mod", "Cargo.toml", "Cargo.lock"),
+    *LOCK_FILES,
 )
 _PASSES_WITHOUT = "its tests pass without it"
 
