@@ -11,11 +11,13 @@ from cooperbench.cli import main
 from tests.support.author.repositories import (
     GO_BASE,
     JAVASCRIPT_BASE,
+    PYTHON_BASE,
     RUST_BASE,
     Repository,
     go_feature,
     javascript_feature,
     mixed_history,
+    python_feature,
     rust_features,
 )
 from tests.support.requirements import require_program
@@ -86,7 +88,7 @@ def test_a_history_without_features_is_no_error(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository = Repository(folder / "repo")
-    repository.commit("Start", {"README.md": "Nothing\n"})
+    repository.commit("Start", PYTHON_BASE)
     assert main(["author", "mine", "repo", "--name", "shapes"]) == 1
     assert "0 tasks from 1 commit" in capsys.readouterr().out
 
@@ -125,3 +127,31 @@ def write_history(language: str, path: Path) -> None:
         repository.commit("Start", GO_BASE)
         repository.commit("Add cubes", go_feature("Cube", "size * size * size", "27"))
         repository.commit("Add lines", go_feature("Line", "size", "3"))
+
+
+def test_parts_of_a_monorepo_have_their_own_features(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = Repository(folder / "repo")
+    in_part = {"one": PYTHON_BASE, "two": PYTHON_BASE}
+    repository.commit("Start", _below(in_part))
+    for name, code, expected in (("cube", "size ** 3", "27"), ("line", "size", "3")):
+        for part in in_part:
+            feature = python_feature(name, code, expected)
+            repository.commit(f"Add {name} to {part}", _below({part: feature}))
+    bases = []
+    for part in in_part:
+        (task,) = mine(capsys, "--path", f"parts/{part}")["tasks"]
+        subjects = [repository.git("show", "-s", "--format=%s", sha) for sha in task["commits"]]
+        assert subjects == [f"Add cube to {part}", f"Add line to {part}"]
+        bases.append(task["task"])
+    assert bases == ["shapes_task/task1", "shapes_task/task2"]
+
+
+def _below(parts: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Files of parts of a repository, by their paths from its top."""
+    files: dict[str, str] = {}
+    for part, part_files in parts.items():
+        for name, text in part_files.items():
+            files[f"parts/{part}/{name}"] = text
+    return files

@@ -31,6 +31,19 @@ MIN_LINES = 2
 _MAX_FILES = 40
 _RECORD = b"\x01"
 _REVERT = re.compile(r"(?:this )?reverts? ", re.IGNORECASE)
+_MAINTENANCE_MERGE = re.compile(
+    r"""
+    merge \s (?: from \s | (?:remote-tracking\s)? branch(?:es)? \s )?
+    [`'"]? (?: [\w.-]+/ )?
+    (?: main | master | trunk | develop | dev | stable | next
+      | (?: release | maintenance ) [-/\w.]*
+      | v? \d+ (?: \. (?:\d+|x) )* (?: [-.] (?:maintenance|stable|branch|x) )?
+    )
+    [`'"]? (?= \s | $ )
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Brings the fixes of one long-lived branch to another: many changes, and none of them new."""
 _ANY = ProtectedFiles(hidden=frozenset())
 _LEFT_OUT = re.compile(
     r"""
@@ -101,6 +114,8 @@ def quick_problem(commit: Commit, subfolder: str = "") -> str:
         return "it has no parent"
     if _REVERT.match(commit.subject):
         return "it reverts a commit"
+    if _MAINTENANCE_MERGE.match(commit.subject):
+        return "it merges a branch of a release"
     prefix = f"{subfolder}/" if subfolder else ""
     code = 0
     tests = 0

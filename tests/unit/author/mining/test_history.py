@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from cooperbench.author.mining.history import (
     Candidate,
+    Commit,
     quick_problem,
     read_candidate,
     read_main_line,
@@ -79,3 +82,33 @@ def test_a_part_of_a_monorepo_is_mined_alone(tmp_path: Path) -> None:
     commits = read_main_line(made.path / ".git", "HEAD", 100)
     problems = {commit.subject: quick_problem(commit, "other") for commit in commits}
     assert problems["Add cubes (#1)"] == "it changes no code"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "Merge branch '8.1.x'",
+        "Merge branch '2.9-maintenance'",
+        "Merge remote-tracking branch 'origin/3.0.x'",
+        "Merge stable into main (#3521)",
+        "Merge `stable` into `main`; Release 8.2.0 (#2873)",
+        "Merge branch 'master' of github.com:pallets/jinja",
+        "Merge branch 'release/1.2' into develop",
+        "Merge from develop into release/15.x",
+    ],
+)
+def test_merges_of_release_branches_are_not_features(subject: str) -> None:
+    assert problem_of(subject) == "it merges a branch of a release"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["Merge pull request #12 from a/main", "Merge branch 'stable-sort'", "Merge sorted lists"],
+)
+def test_other_merges_may_be_features(subject: str) -> None:
+    assert problem_of(subject) == ""
+
+
+def problem_of(subject: str) -> str:
+    files = {"shapes/cube.py": 10, "tests/test_cube.py": 10}
+    return quick_problem(Commit("a" * 40, "b" * 40, subject, 0, files))
