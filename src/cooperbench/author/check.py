@@ -322,12 +322,20 @@ def _check_canaries(measurements: Sequence[FeatureMeasurement]) -> Check:
 def _check_attacks(measurements: Sequence[FeatureMeasurement]) -> Check:
     tried = 0
     problems = []
+    lucky = []
     for measurement in measurements:
         tried += len(measurement.attacks)
-        scored = [attack.name for attack in measurement.attacks if attack.scored]
-        problems += [f"{measurement.label}: scored: {name}" for name in scored]
+        for attack in measurement.attacks:
+            if attack.scored and attack.is_guess:
+                lucky.append(
+                    f"{measurement.label}: a guess scored; compare more values in its tests"
+                )
+            elif attack.scored:
+                problems.append(f"{measurement.label}: scored: {attack.name}")
     if problems:
-        return Check("attacks", "failed", tuple(problems))
+        return Check("attacks", "failed", (*problems, *lucky))
+    if lucky:
+        return Check("attacks", "warning", tuple(lucky))
     if not tried:
         return Check("attacks", "not run" if not measurements else "ok", ("none fits",))
     return Check("attacks", "ok", (f"none of {tried:,} scored",))

@@ -53,6 +53,11 @@ class AttackResult(NamedTuple):
     scored: bool
     """Whether it would count as a success, which shows a weakness of the tests."""
 
+    @property
+    def is_guess(self) -> bool:
+        """Whether it also scores by chance, more often the fewer values the tests compare."""
+        return "and guess which of their copies" in self.name
+
 
 @dataclass
 class TaskReport:

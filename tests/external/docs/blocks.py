@@ -24,7 +24,7 @@ PLACEHOLDERS = {"DAYS": "7", "ID": "1", "K": "2", "N": "2", "X": "0.5"}
 SHELL_LANGUAGES = ("", "bash", "console")
 REASONS_NOT_TO_RUN = {
     r"^(pip|make|export|echo) ": "changes the machine, or is a job of its own in CI",
-    r"^cooperbench (prepare|agents install|config gcp|doctor)|^modal ": "needs accounts or downloads",
+    r"^cooperbench (prepare(?! --from)|agents install|config gcp|doctor)|^modal ": "needs accounts or downloads",
     r"--backend (docker|modal|gcp)|--executor|^docker ": "needs engines, clusters or accounts",
     r"llama_index|-s lite|my-experiment": "needs the public dataset",
     r"…|\[-|\b(NAME|RUN|PATH)\b": "is a pattern, not a command",

@@ -71,6 +71,8 @@ def run_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
             (folder / saved["name"]).write_text(saved["text"])
         if DEMO_RESULTS.search(script_of(page)) and name != DEMO_PAGE:
             shutil.copytree(run(DEMO_PAGE).folder / "logs", folder / "logs")
+        if "examples/" in script_of(page):
+            (folder / "examples").symlink_to(ROOT / "examples")
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         defaults = {
             "COOPERBENCH_BACKEND": "local",
@@ -78,6 +80,8 @@ def run_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
             "OPENAI_BASE_URL": server.openai_url,
             "OPENAI_API_KEY": KEY,
         }
+        if "cooperbench author" in script_of(page):
+            del defaults["COOPERBENCH_DATASET_DIR"]  # the page makes its own
         done = subprocess.run(
             ("bash", "-c", script_of(page)),
             cwd=folder,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SOURCE = ROOT / "src/cooperbench"
 ACTIONS = {
     "agents": ("list", "install", "remove"),
-    "author": ("init", "add", "accept"),
+    "author": ("init", "mine", "add", "describe", "accept", "check", "pack"),
     "config": ("show", "set", "unset", "gcp"),
 }
 RUN = "run --dataset-dir demo --backend local -a oracle"
@@ -134,6 +134,13 @@ MISTAKES = (
     "author add no_such_task --branch x",
     "author add no_such_task",
     "author accept no_such_task 1,2",
+    "author mine",
+    "author mine no-such-folder",
+    "author mine . --features 1",
+    "author describe no_such_task",
+    "author check no_such_task",
+    "author pack no_such_task",
+    "author pack no_such_task --to shared",
     "prompts --dataset-dir demo -s no-such-subset",
     "config set backend no-such-backend",
     "config set no-such-setting x",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.external.docs.conftest import PageRun
 
-pytestmark = [pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(600)]
 
 PYTHON_BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
 NEEDS_MORE = {"workers.md": "a program that CooperBench starts, with the user's own model"}
