@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _IN_ONE_PROCESS = (
     "tests/unit/gateway/",
     "tests/unit/agents/test_mini_swe",
+    "tests/integration/author/test_describe_with_model",
     "tests/integration/gateway/",
     "tests/integration/agents/mini_swe/",
 )
