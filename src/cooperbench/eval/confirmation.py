@@ -17,6 +17,10 @@ from cooperbench.eval.test_runs import TestRun
 from cooperbench.records.reference import ReferenceRecord, SuiteRecord
 
 _NO_NAMES = re.compile(r"(?!)")
+_SLACK = 3
+"""Factor by which a confirmation run may be slower than expected: machines can be busy."""
+_MAX_TIMEOUT_FACTOR = 6
+"""Time limit of a confirmation run, at most, in multiples of the usual one."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,23 @@ def keep_stable(suite: SuiteRecord, golden_run: TestRun) -> SuiteRecord:
         not_compared=sorted({*suite.not_compared, *unstable}),
         names_vary=bool(failed.difference(suite.failed, suite.not_compared, suite.passed)),
     )
+
+
+def suite_timeout(
+    suites: Iterable[SuiteRecord],
+    reference: ReferenceRecord,
+    duration_seconds: float,
+    timeout_seconds: int,
+) -> int:
+    """Return the time limit of a patch's confirmation runs.
+
+    A patch that is slower than the golden one may take as much longer with a suite, which has more
+    tests. `duration_seconds` is how long the hidden tests took with it.
+    """
+    hidden_count = max(reference.golden.tests_passed, 1)
+    growth = max((suite.passed_count + suite.failed_count) / hidden_count for suite in suites)
+    needed_seconds = round(_SLACK * growth * duration_seconds)
+    return min(max(timeout_seconds, needed_seconds), _MAX_TIMEOUT_FACTOR * timeout_seconds)
 
 
 def find_disagreement(

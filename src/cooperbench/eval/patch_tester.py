@@ -110,11 +110,13 @@ class PatchTester:
         patch: bytes | None,
         conditions: Conditions,
         tests: bytes | None = None,
+        timeout_seconds: int | None = None,
     ) -> TestRun:
         """Run a feature's tests in a new sandbox; without a patch, on the base.
 
-        `tests` take the place of the feature's tests. A runner that would stop at the first failure
-        does not: confirmations need every outcome, and no run may look different from another.
+        `tests` take the place of the feature's tests, `timeout_seconds` that of the usual limit. A
+        runner that would stop at the first failure does not: confirmations need every outcome, and
+        no run may look different from another.
         After an infrastructure error the tests run again in another sandbox.
 
         Raises:
@@ -123,6 +125,7 @@ class PatchTester:
         hidden_tests = tests
         if hidden_tests is None:
             hidden_tests = self._tests.get(feature, partial(self._make_tests_patch, feature))
+        timeout_seconds = timeout_seconds or self.timeout_seconds
         task = feature.task
         runner = change_runner(task.runner_script.read_bytes())
         image = self.image(task)
@@ -133,12 +136,14 @@ class PatchTester:
         attempt = 1
         while True:
             try:
-                with self._sandbox_for_tests(task, image_ref, conditions) as sandbox:
+                with self._sandbox_for_tests(
+                    task, image_ref, conditions, timeout_seconds
+                ) as sandbox:
                     return run_tests(
                         sandbox,
                         hidden_tests,
                         patch,
-                        self.timeout_seconds,
+                        timeout_seconds,
                         conditions.env_for(patch or b""),
                         runner=runner,
                     )
@@ -151,10 +156,15 @@ class PatchTester:
             return hidden_tests_patch(feature, store)
 
     def run_suites(
-        self, feature: Feature, patch: bytes, conditions: Conditions, suites: Sequence[bytes]
+        self,
+        feature: Feature,
+        patch: bytes,
+        conditions: Conditions,
+        suites: Sequence[bytes],
+        timeout_seconds: int | None = None,
     ) -> list[TestRun]:
         """Run a patch with several suites at the same time, each in a new sandbox."""
-        run_suite = partial(self.run, feature, patch, conditions)
+        run_suite = partial(self.run, feature, patch, conditions, timeout_seconds=timeout_seconds)
         return self.run_parallel([partial(run_suite, suite) for suite in suites])
 
     def run_parallel(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
@@ -204,25 +214,33 @@ class PatchTester:
 
     @contextmanager
     def _sandbox_for_tests(
-        self, task: Task, image_ref: str, conditions: Conditions
+        self, task: Task, image_ref: str, conditions: Conditions, timeout_seconds: int
     ) -> Iterator[Sandbox]:
         is_prepared = bool(self.image(task).evaluation_ref)
         network = conditions.network or "none"
-        with self._sandbox(task, image_ref, network, for_test_run=is_prepared) as sandbox:
+        with self._sandbox(
+            task, image_ref, network, timeout_seconds, for_test_run=is_prepared
+        ) as sandbox:
             if not is_prepared:
                 sandbox.run_script("strip_future_commits.sh")
             yield sandbox
 
     @contextmanager
     def _sandbox(
-        self, task: Task, image_ref: str, network: NetworkPolicy, *, for_test_run: bool
+        self,
+        task: Task,
+        image_ref: str,
+        network: NetworkPolicy,
+        timeout_seconds: int,
+        *,
+        for_test_run: bool,
     ) -> Iterator[Sandbox]:
         """Open a sandbox, and remove it in the background at the end."""
         labels = {"task": task.label}
         if self._run_name:
             labels = {"run": self._run_name, "task": task.label}
         options = SandboxOptions("evaluation", network, labels, for_test_run=for_test_run)
-        lifetime_seconds = self.timeout_seconds + SPARE_SECONDS
+        lifetime_seconds = timeout_seconds + SPARE_SECONDS
         sandbox = self._sandboxes.open(image_ref, timeout_seconds=lifetime_seconds, options=options)
         try:
             yield sandbox
@@ -245,7 +263,9 @@ class PatchTester:
         image_ref = image.evaluation_ref or image.ref
 
         def attempt(_: int) -> Base:
-            with self._sandbox(task, image_ref, network, for_test_run=False) as sandbox:
+            with self._sandbox(
+                task, image_ref, network, self.timeout_seconds, for_test_run=False
+            ) as sandbox:
                 return read_base(sandbox, folder)
 
         return with_retries(attempt, self.stop)

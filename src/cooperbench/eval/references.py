@@ -22,6 +22,7 @@ from cooperbench.eval.confirmation import (
     Disagreement,
     find_disagreement,
     keep_stable,
+    suite_timeout,
 )
 from cooperbench.eval.golden_runs import GoldenRuns, add_runs
 from cooperbench.eval.package_index import find_outage
@@ -63,6 +64,8 @@ class References:
         self._references: dict[Feature, ReferenceRecord] = {}
         self._confirmations: SingleFlight[tuple[Feature, str], Confirmation] = SingleFlight()
         self._stable_suites: SingleFlight[tuple[Feature, int], SuiteRecord] = SingleFlight()
+        self._durations: dict[tuple[Feature, str], float] = {}
+        """Seconds that the hidden tests took, by feature and tree."""
         self._lock = threading.Lock()
         self._noted: set[tuple[Task, str]] = set()
 
@@ -115,6 +118,7 @@ class References:
             self.tester.forget(feature, tree, conditions)
             run = self.tester.run_once(feature, patch, tree, conditions)
             self._raise_if_outage(feature, run, conditions)
+        self._durations[feature, tree] = run.duration_seconds
         compared = run.compare_with_reference(reference)
         if run.success and reference.golden.success and not compared.success:
             # Some frameworks name their tests differently each time. Find out before it counts.
@@ -150,19 +154,22 @@ class References:
         `tree` is the id of the git tree that the patch leads to. An equal patch is not run again.
         """
         key = (feature, tree)
-        return self._confirmations.get(key, partial(self._confirm, feature, patch))
+        return self._confirmations.get(key, partial(self._confirm, feature, patch, tree))
 
-    def _confirm(self, feature: Feature, patch: bytes) -> Confirmation:
+    def _confirm(self, feature: Feature, patch: bytes, tree: str) -> Confirmation:
         suites = self.suites(feature)
         reference = self._references[feature]
         if not suites:
             return Confirmation(outcome="impossible", detail=_NO_SUITE)
         conditions = conditions_of(reference)
         tests = [suite.tests.encode("latin-1") for suite in suites]
-        runs = self.tester.run_suites(feature, patch, conditions, tests)
+        duration_seconds = self._durations.get((feature, tree), 0.0)
+        limit = suite_timeout(suites, reference, duration_seconds, self.tester.timeout_seconds)
+        runs = self.tester.run_suites(feature, patch, conditions, tests, limit)
         disagreement = None
         for index, run in enumerate(runs):
-            disagreement = disagreement or self._find_disagreement(feature, patch, index, run)
+            if disagreement is None:
+                disagreement = self._find_disagreement(feature, patch, index, run, limit)
         return Confirmation(
             outcome="suspicious" if disagreement else "confirmed",
             kind=suites[0].kind,
@@ -177,7 +184,7 @@ class References:
         return self._references[feature].suites or []
 
     def _find_disagreement(
-        self, feature: Feature, patch: bytes, index: int, run: TestRun
+        self, feature: Feature, patch: bytes, index: int, run: TestRun, timeout_seconds: int
     ) -> Disagreement | None:
         """Compare a confirmation run with the golden patch; repeat it if tests may be flaky."""
         reference = self._references[feature]
@@ -194,7 +201,7 @@ class References:
             return disagreement
         tests = [suite.tests.encode("latin-1")]
         conditions = conditions_of(reference)
-        (second_run,) = self.tester.run_suites(feature, patch, conditions, tests)
+        (second_run,) = self.tester.run_suites(feature, patch, conditions, tests, timeout_seconds)
         disagreement = find_disagreement(stable, second_run, reference.flaky_tests)
         if disagreement and not disagreement.decoy_passed:
             self._raise_if_outage(feature, second_run, conditions)

@@ -49,6 +49,8 @@ class Call(NamedTuple):
     patch: bytes
     """The patch besides the tests; empty if there is none."""
     env: Mapping[str, str]
+    tests: bytes = b""
+    """The patch with the tests."""
 
     @property
     def has_feature(self) -> bool:
@@ -97,10 +99,14 @@ class ScriptedSandbox(Sandbox):
             int(test_file[1]),
             self.files.get("/patches/feature.patch", b""),
             options["env"],
+            self.files["/patches/tests.patch"],
         )
         self._backend.calls.append(call)
         exit_code, output = self._backend.runner(call)
-        return CommandResult(exit_code, output.encode())
+        seconds = self._backend.seconds_of(call)
+        if seconds > options["timeout_seconds"]:
+            return CommandResult(124, timed_out=True, duration_seconds=options["timeout_seconds"])
+        return CommandResult(exit_code, output.encode(), duration_seconds=seconds)
 
     def open_stream(self, argv: Any) -> Any:
         raise AssertionError(argv)
@@ -118,6 +124,8 @@ class ScriptedBackend(Backend):
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.calls: list[Call] = []
+        self.seconds_of: Callable[[Call], float] = lambda _: 0.01
+        """How long a call takes."""
         self.build_packages = ""
         """Names of the packages that builds need and that tests do not."""
         self.snapshots: dict[str, set[str]] = {}

@@ -13,6 +13,7 @@ from cooperbench.eval.confirmation import (
     find_disagreement,
     keep_stable,
     record_golden_run,
+    suite_timeout,
 )
 from cooperbench.eval.test_runs import TestRun, read_test_run
 from cooperbench.records.reference import ReferenceRecord, SuiteRecord
@@ -98,6 +99,12 @@ def test_a_green_run_and_one_that_never_ends_disagree() -> None:
     late = find_disagreement(record, replace(GOLDEN, timed_out=True), ())
     assert late is not None
     assert late.reason == "a confirmation run did not end in time"
+
+
+@pytest.mark.parametrize(("duration_seconds", "limit"), [(0.1, 600), (100.0, 900), (590.0, 3600)])
+def test_slow_patches_have_more_time_for_more_tests(duration_seconds: float, limit: int) -> None:
+    """The suite has three times as many tests; six times the limit is the end."""
+    assert suite_timeout([recorded()], REFERENCE, duration_seconds, 600) == limit
 
 
 def test_flaky_tests_may_end_either_way() -> None:

@@ -23,6 +23,7 @@ npm error code ECONNREFUSED
 npm error network request to https://registry.example.org/widget failed, reason: connect ECONNREFUSED 192.0.2.1:443
 Cleaned up.
 """
+SLOW = b"an agent's, which is slow"
 OUTAGE = "the package index registry.example.org is unreachable (npm: ECONNREFUSED)"
 
 
@@ -275,3 +276,33 @@ def test_package_managers_do_not_wait_offline(tmp_path: Path) -> None:
     }
     for call in offline:
         assert {name: call.env.get(name) for name in expected} == expected
+
+
+def test_a_slow_patch_has_as_much_more_time_for_a_suite_as_it_has_tests(tmp_path: Path) -> None:
+    """A suite has more tests, so an honest patch that is slower than the golden one may need long."""
+    decoys = [f"test_decoy{number}" for number in range(9)]
+
+    def print_results(call: Call) -> tuple[int, str]:
+        if b"suite" in call.tests:
+            return pytest_output(test_base=True, **dict.fromkeys(decoys, False))
+        return pytest_output(test_base=True, test_feature=True)
+
+    def take_time(call: Call) -> float:
+        if call.patch != SLOW:
+            return 1.0
+        return 100.0 if b"suite" in call.tests else 20.0
+
+    lab = ReferenceLab(tmp_path, print_results)
+    lab.backend.seconds_of = take_time
+    suite = SuiteRecord(
+        kind="copies", tests=text_patch("tests/test_f1.py", None, ["suite\n"]), tests_total=1,
+        tests_with_decoys=1, failed=[f"tests/test_x.py::{decoy}" for decoy in decoys],
+        passed=["tests/test_x.py::test_base"], failed_count=9, passed_count=1,
+    )  # fmt: skip
+    feature = lab.task.feature(1)
+    with lab.process() as references:
+        reference = references.get(feature)
+    ReferenceStore().save(replace(reference, suites=[suite]))
+    with lab.process() as references:
+        assert references.test(feature, SLOW, "e" * 40).success
+        assert references.confirm(feature, SLOW, "e" * 40).outcome == "confirmed"
