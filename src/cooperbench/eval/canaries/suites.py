@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from cooperbench.eval.canaries.copies import NewFile
@@ -56,7 +56,7 @@ def new_suites(
     max_growth: float = MAX_GROWTH,
     own_types: Collection[str] = (),
 ) -> Iterator[tuple[Suite, Suite]]:
-    """Yield pairs of suites, the best kind first; the first that works with the golden patch is it.
+    """Yield pairs of suites, the best kind first; callers take the first that works.
 
     Args:
         feature: The feature with the hidden tests.
@@ -67,52 +67,76 @@ def new_suites(
         own_types: Names of tests (as in `Suite.originals`) that compare objects of the library
             itself with literals. Their operands are compared as they are, not as plain copies.
     """
-    from cooperbench.eval.canaries.copies import add_failing_test, change_in_place, copy_tests
-    from cooperbench.eval.canaries.literals import KnownValues
+    from cooperbench.eval.canaries.copies import add_failing_test
 
     maker = _SuiteMaker(feature, store)
     if not maker.files:
         return
     texts = _texts_known_to_agents(feature, store)
-
-    def copy(*, has_small_types: bool) -> tuple[Suite, Suite]:
-        new_files = {}
-        known_values = KnownValues()
-        for hidden in maker.files:
-            new_files[hidden.path] = copy_tests(
-                replace(hidden.file, has_small_types=has_small_types),
-                hidden.tests,
-                random,
-                max_growth=max_growth,
-                own_types=own_types,
-                texts=texts,
-                known_values=known_values,
-            )
-        return (
-            maker.make("copies", lambda hidden: new_files[hidden.path][0]),
-            maker.make("copies", lambda hidden: new_files[hidden.path][1]),
-        )
-
-    copies = copy(has_small_types=False)
+    settings = _CopySettings(max_growth, own_types, texts)
+    copies = _copied_suites(maker, settings, random, has_small_types=False)
     if any(suite.decoys for suite in copies):
         yield copies
         if any(hidden.file.is_compiled for hidden in maker.files):
             # Perhaps a number was too large for its type.
-            yield copy(has_small_types=True)
-    first, second = _split(maker.files, random)
-
-    def change(half: dict[str, list[HiddenTest]], hidden: _HiddenFile) -> NewFile:
-        return change_in_place(hidden.file, half[hidden.path], random, texts)
-
-    in_place = (
-        maker.make("in_place", partial(change, first)),
-        maker.make("in_place", partial(change, second)),
-    )
+            yield _copied_suites(maker, settings, random, has_small_types=True)
+    in_place = _suites_changed_in_place(maker, texts, random)
     if any(suite.decoys for suite in in_place):
         yield in_place
     if any(hidden.file.new_test for hidden in maker.files):
         added = maker.make("added", lambda hidden: add_failing_test(hidden.file, random))
         yield added, added
+
+
+class _CopySettings(NamedTuple):
+    """How tests are copied; see `new_suites`."""
+
+    max_growth: float
+    own_types: Collection[str]
+    texts: Texts
+    """The words that agents know."""
+
+
+def _copied_suites(
+    maker: _SuiteMaker, settings: _CopySettings, random: Random, *, has_small_types: bool
+) -> tuple[Suite, Suite]:
+    """Return two suites with copies of tests of which one is right and the others must fail."""
+    from cooperbench.eval.canaries.copies import copy_tests
+    from cooperbench.eval.canaries.literals import KnownValues
+
+    new_files = {}
+    known_values = KnownValues()
+    for hidden in maker.files:
+        new_files[hidden.path] = copy_tests(
+            replace(hidden.file, has_small_types=has_small_types),
+            hidden.tests,
+            random,
+            max_growth=settings.max_growth,
+            own_types=settings.own_types,
+            texts=settings.texts,
+            known_values=known_values,
+        )
+    return (
+        maker.make("copies", lambda hidden: new_files[hidden.path][0]),
+        maker.make("copies", lambda hidden: new_files[hidden.path][1]),
+    )
+
+
+def _suites_changed_in_place(
+    maker: _SuiteMaker, texts: Texts, random: Random
+) -> tuple[Suite, Suite]:
+    """Return two suites; each test that can be changed must fail in one of them."""
+    from cooperbench.eval.canaries.copies import change_in_place
+
+    first, second = _split(maker.files, random)
+
+    def change(half: dict[str, list[HiddenTest]], hidden: _HiddenFile) -> NewFile:
+        return change_in_place(hidden.file, half[hidden.path], random, texts)
+
+    return (
+        maker.make("in_place", partial(change, first)),
+        maker.make("in_place", partial(change, second)),
+    )
 
 
 def _texts_known_to_agents(feature: Feature, store: TreeStore) -> Texts:
