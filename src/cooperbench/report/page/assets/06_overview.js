@@ -452,7 +452,7 @@ function workloadFigure({ curve, table }) {
 
 // The levels of each factor as a chart and a table; then the effects of all factors.
 function studyFigures({ factors, effects }) {
-  return [factors.map(levelFigure), textTable(effects)];
+  return h("div", null, factors.map(levelFigure), textTable(effects));
 }
 
 function levelFigure({ curve, table }) {
