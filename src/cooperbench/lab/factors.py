@@ -168,13 +168,13 @@ def _make_factor(config: RunConfig, name: str, values: Sequence[Any]) -> Factor:
         raise UserError(
             "--agents as a factor needs the features that they share: -f 1,2,3,4 or --group-size 4"
         )
-    made = [_make_level(name, kind, value) for value in values]
-    for index, level in enumerate(made):
-        if level.changes in [earlier.changes for earlier in made[:index]]:
+    factor_levels = [_make_level(name, kind, value) for value in values]
+    for index, level in enumerate(factor_levels):
+        if level.changes in [earlier.changes for earlier in factor_levels[:index]]:
             raise UserError(f"--{name} has the level {printable(level.name)} twice")
-    if len(made) < 2:
-        raise UserError(f"--{name} has {len(made)} level; a factor needs at least two")
-    return Factor(name, tuple(made), kind.options)
+    if len(factor_levels) < 2:
+        raise UserError(f"--{name} has {len(factor_levels)} level; a factor needs at least two")
+    return Factor(name, tuple(factor_levels), kind.options)
 
 
 def _make_level(name: str, kind: FactorKind, value: Any) -> Level:

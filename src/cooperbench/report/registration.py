@@ -81,11 +81,11 @@ def read_registration(folder: Path) -> Registration:
     if data is None or plan is None:
         return Registration(None, "there is no plan.json")
     current = hashlib.sha256(data).hexdigest()
-    known = {current, *(amendment.replaced_sha256 for amendment in plan.amendments)}
+    registered = {current, *(amendment.replaced_sha256 for amendment in plan.amendments)}
     used: set[str] = set()
     for config in sorted(folder.glob("*/config.json")):
         used |= _recorded_checksums(config)
-    if current not in used or not used <= known:
+    if current not in used or not used <= registered:
         return Registration(None, "plan.json is not the one that the runs were started with")
     return Registration(plan)
 

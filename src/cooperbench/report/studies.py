@@ -267,14 +267,14 @@ def _read_cells(grid: _Grid, measure: str) -> _Cells:
 
     A pair counts in a combination of the other factors only if all levels have a value for it.
     """
-    known: dict[str, bool] = dict.fromkeys(grid.levels, False)
+    has_measure: dict[str, bool] = dict.fromkeys(grid.levels, False)
     rows = []
     for row in grid.rows:
         means = {level: _arm_values(row[level], measure) for level in grid.levels}
         for level, values in means.items():
-            known[level] = known[level] or bool(values)
+            has_measure[level] = has_measure[level] or bool(values)
         rows.append(means)
-    levels = tuple(level for level in grid.levels if known[level])
+    levels = tuple(level for level in grid.levels if has_measure[level])
     by_pair: dict[PairKey, list[list[float]]] = {}
     for means in rows:
         for key in _keys_of_all([means[level] for level in levels]):

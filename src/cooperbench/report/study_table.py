@@ -33,10 +33,10 @@ def study_tables(study: Study) -> Iterator[Table]:
 
 def level_table(study: str, curve: FactorCurve) -> Table:
     """Return the means of all measures at each level of a factor, a row for each level."""
-    known: set[str] = set()
+    with_values: set[str] = set()
     for point in curve.points:
-        known.update(point.means)
-    measures = [measure for measure in MEASURES if measure in known]
+        with_values.update(point.means)
+    measures = [measure for measure in MEASURES if measure in with_values]
     rows: Rows = []
     for point in curve.points:
         row: list[Cell] = [point.level]
@@ -71,8 +71,8 @@ def _change_cell(point: LevelPoint, curve: FactorCurve) -> Cell:
 def effects_table(study: Study) -> Table:
     """Return the effect of each factor on each measure."""
     headings = [
-        *("factor", "measure", "n", "tasks", "from", "to", "difference", "per step"),
-        *("p", "Holm", "would show", "pairs needed", "CMH by task", "plan"),
+        *("factor", "measure", "plan", "n", "tasks", "from", "to", "difference", "per step"),
+        *("p", "Holm", "would show", "pairs needed", "CMH by task"),
     ]
     rows = [_effect_row(effect) for effect in study.effects]
     if not any(effect.slope for effect in study.effects):
@@ -89,6 +89,7 @@ def _effect_row(effect: Effect) -> list[Cell]:
     return [
         effect.factor,
         effect.measure,
+        effect.status,
         effect.difference.n,
         effect.difference.clusters,
         f"{effect.first_level}: {amount_text(effect.first, effect.unit)}",
@@ -100,7 +101,6 @@ def _effect_row(effect: Effect) -> list[Cell]:
         amount_text(effect.smallest_effect, effect.unit),
         effect.pairs_needed,
         None if by_task is None else p_text(by_task.p),
-        effect.status,
     ]
 
 

@@ -188,7 +188,7 @@ def test_what_a_part_of_a_team_is_worth(tmp_path: Path, capsys: pytest.CaptureFi
     # Marked: without canaries, nothing is confirmed.
     report = capsys.readouterr().out.partition("Effects: s †\n")[2].partition("difference:")[0]
     rows = {
-        tuple(line.split()[:2]): " ".join(line.split()[2:12])
+        tuple(line.split()[:2]): " ".join(line.split()[3:13])
         for line in report.splitlines()
         if line.strip()
     }
