@@ -7,9 +7,12 @@ in a worker process with limits.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
-from cooperbench.author.languages.snapshot import Snapshot, get_table
+import msgspec
+
+from cooperbench.author.languages.snapshot import Snapshot
 
 LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -26,38 +29,51 @@ class Lock(NamedTuple):
     """The lock file; empty if there is none."""
 
 
+class _Package(msgspec.Struct, rename="kebab"):
+    """An entry of a lock file."""
+
+    name: str
+    version: str = ""
+    """Empty for a project whose version is computed."""
+    source: dict[str, object] = {}
+    resolution_markers: list[str] = []
+    """The interpreters that this version is for, if another one is for others."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether it is from an index: not the project itself, a path or a git repository."""
+        return not self.source or "registry" in self.source
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether pip reads all of it as a name, a version and markers."""
+        markers = all(_MARKER.fullmatch(marker) for marker in self.resolution_markers)
+        return bool(_NAME.fullmatch(self.name) and _VERSION.fullmatch(self.version) and markers)
+
+    @property
+    def constraint(self) -> str:
+        """The line of a constraints file."""
+        line = f"{self.name}=={self.version}"
+        if not self.resolution_markers:
+            return line
+        markers = [f"({' '.join(marker.split())})" for marker in self.resolution_markers]
+        return f"{line} ; {' or '.join(markers)}"
+
+
 def read_lock(snapshot: Snapshot) -> Lock:
     """Return the versions of the first lock file that has any."""
     for path in LOCK_FILES:
-        constraints = []
-        for package in _packages_of(snapshot, path):
-            constraints += _constraint_of(package)
+        packages = _packages_of(snapshot, path)
+        constraints = {item.constraint for item in packages if item.is_released and item.is_valid}
         if constraints:
-            return Lock(tuple(sorted(set(constraints))), path)
+            return Lock(tuple(sorted(constraints)), path)
     return Lock()
 
 
-def _packages_of(snapshot: Snapshot, path: str) -> list[dict[str, Any]]:
-    packages = snapshot.toml(path).get("package")
-    if not isinstance(packages, list):
-        return []
-    return [package for package in packages if isinstance(package, dict)]
-
-
-def _constraint_of(package: dict[str, Any]) -> list[str]:
-    """Return the constraint for a package; none for the project itself, and for git or paths."""
-    source = get_table(package, "source")
-    is_released = not source or "registry" in source
-    name, version = package.get("name"), package.get("version")
-    if not is_released or not isinstance(name, str) or not isinstance(version, str):
-        return []
-    if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
-        return []
-    markers = package.get("resolution-markers")
-    if not isinstance(markers, list) or not markers:
-        return [f"{name}=={version}"]
-    if not all(isinstance(marker, str) and _MARKER.fullmatch(marker) for marker in markers):
-        return []
-    # Another version of the same package is for other interpreters.
-    alternatives = " or ".join(f"({' '.join(marker.split())})" for marker in markers)
-    return [f"{name}=={version} ; {alternatives}"]
+def _packages_of(snapshot: Snapshot, path: str) -> list[_Package]:
+    entries = snapshot.toml(path).get("package")
+    packages = []
+    for entry in entries if isinstance(entries, list) else []:
+        with suppress(msgspec.ValidationError):
+            packages.append(msgspec.convert(entry, _Package))
+    return packages

@@ -146,13 +146,19 @@ def _install_commands(
         sources.setdefault("install", "pyproject.toml" if _has_build(snapshot) else "setup.py")
     if framework == "pytest":
         targets.append("pytest")
-    targets += [requirement for requirement in requirements if requirement not in targets]
-    command = f"{_PIP} {' '.join(targets)}"
+    targets += requirements
+    return ('python3 -m venv "$(dirname "$DEST")/venv"', _pip_command(targets, lock, sources))
+
+
+def _pip_command(targets: list[str], lock: Lock, sources: dict[str, str]) -> str:
+    """Return the command that installs targets, each once, in the versions of the lock file."""
+    arguments = " ".join(dict.fromkeys(targets))
+    command = f"{_PIP} {arguments}"
     if lock.constraints:
         sources["versions"] = lock.path
         # Not every version runs on every Python: then the newest ones that do.
-        command = f'{_PIP} -c "$HERE/{CONSTRAINTS}" {" ".join(targets)} || {command}'
-    return ('python3 -m venv "$(dirname "$DEST")/venv"', command)
+        return f'{_PIP} -c "$HERE/{CONSTRAINTS}" {arguments} || {command}'
+    return command
 
 
 def _is_package(snapshot: Snapshot) -> bool:

@@ -44,6 +44,11 @@ _MAINTENANCE_MERGE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 """Brings the fixes of one long-lived branch to another: many changes, and none of them new."""
+_NO_FEATURE = {
+    _REVERT: "it reverts a commit",
+    _MAINTENANCE_MERGE: "it merges a branch of a release",
+}
+"""What subjects of commits say that are no features, and why."""
 _ANY = ProtectedFiles(hidden=frozenset())
 _LEFT_OUT = re.compile(
     r"""
@@ -112,10 +117,9 @@ def quick_problem(commit: Commit, subfolder: str = "") -> str:
     """Return why a commit is not a feature, by the names and sizes of files; else nothing."""
     if not commit.parent:
         return "it has no parent"
-    if _REVERT.match(commit.subject):
-        return "it reverts a commit"
-    if _MAINTENANCE_MERGE.match(commit.subject):
-        return "it merges a branch of a release"
+    for pattern, problem in _NO_FEATURE.items():
+        if pattern.match(commit.subject):
+            return problem
     prefix = f"{subfolder}/" if subfolder else ""
     code = 0
     tests = 0
