@@ -252,7 +252,7 @@ def _checks_of(
     passing = [measurement for measurement in with_runs if measurement.passes]
     yield _check_canaries(passing)
     if with_attacks:
-        yield _check_attacks(passing)
+        yield check_attacks(passing)
 
 
 def _check_base(measurements: Sequence[FeatureMeasurement]) -> Check:
@@ -319,7 +319,8 @@ def _check_canaries(measurements: Sequence[FeatureMeasurement]) -> Check:
     return Check("canaries", _state_of(measurements, problems), tuple(problems))
 
 
-def _check_attacks(measurements: Sequence[FeatureMeasurement]) -> Check:
+def check_attacks(measurements: Sequence[FeatureMeasurement]) -> Check:
+    """Return whether attacks on the tests were scored; a guess may be, by chance."""
     tried = 0
     problems = []
     lucky = []
