@@ -77,7 +77,10 @@ _PROMPT_EXAMPLES = {
     "A team": ("--setting", "team"),
 }
 """The titles of examples, and the options of `cooperbench prompts` for them."""
-_TEMPLATES = ("task.md.j2", "lead.md.j2", "member.md.j2", "team_tools.md.j2")
+_TEMPLATES = (
+    *("task.md.j2", "knowledge.md.j2", "channel.md.j2"),
+    *("lead.md.j2", "member.md.j2", "team_tools.md.j2"),
+)
 _SECTIONS: Mapping[str, tuple[type, Mapping[str, str], Mapping[str, str]]] = {
     "local": (local.LocalSettings, local.VARIABLES, {}),
     "images": (images.ImageSettings, {}, {}),
