@@ -25,6 +25,9 @@ _GO_THROUGH_LITELLM = (
     *_IN_ONE_PROCESS,
     "tests/external/agents/cli_agents/",
     "tests/external/backends/docker/test_agents.py",
+    "tests/external/backends/docker/test_forks.py",
+    "tests/external/lab/",
+    "tests/integration/lab/",
 )
 _OTHERS_WARNINGS = (
     # LiteLLM hands pydantic objects of other classes than it has declared; nothing is lost by it.

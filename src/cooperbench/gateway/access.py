@@ -67,6 +67,8 @@ class _Events(NamedTuple):
 
     events: AsyncIterator[JsonObject]
     are_replayed: bool
+    files: Mapping[str, str] | None = None
+    """The files that the agent had changed before, if they are recorded."""
 
 
 class Access:
@@ -359,7 +361,7 @@ class Access:
     async def _attempt(self, request: Request, exchange: Exchange, send: SendEvent) -> _Reply:
         api_format = request.api_format
         started = time.monotonic()
-        events, are_replayed = await self._events(request, exchange)
+        events, are_replayed, files = await self._events(request, exchange)
         received: list[JsonObject] = []
         unsent: list[JsonObject] = []
         try:
@@ -383,7 +385,7 @@ class Access:
         if records:
             count = self.session.received
             await self._use_session(
-                records.keep, api_format, exchange.sent, received, count, may_wait=True
+                records.keep, api_format, exchange.sent, received, count, files, may_wait=True
             )
         return _Reply(body, unsent, time.monotonic() - started, are_replayed)
 
@@ -391,18 +393,19 @@ class Access:
         """Return the events of the recorded reply in a replay, else of the model's."""
         api_format = request.api_format
         records = self.session.exchanges
-        body = exchange.body
+        body, files = exchange.body, None
         if records:
             # Without the lock: the turn may depend on another request of the same agent.
             await asyncio.to_thread(records.await_turn, api_format, exchange.sent)
             recorded = await self._use_session(
                 records.find, api_format, exchange.sent, may_wait=True
             )
+            files = await self._use_session(records.list_files, may_wait=True)
             if recorded:
-                return _Events(_iterate(recorded), are_replayed=True)
+                return _Events(_iterate(recorded), are_replayed=True, files=files)
             body = records.rewrite(body)
         events = self.upstream.ask(api_format, body, request.headers, stream=request.stream)
-        return _Events(events, are_replayed=False)
+        return _Events(events, are_replayed=False, files=files)
 
     async def _use_session(
         self, function: Callable[..., Any], *args: Any, may_wait: bool = False, **kwargs: Any

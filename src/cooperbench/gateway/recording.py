@@ -90,6 +90,8 @@ class _RecordedExchange:
     received: int
     number: int
     """Position in the recording, from 1."""
+    files: Mapping[str, str] | None
+    """The changed files when the request was sent; None in older recordings."""
 
 
 class Exchanges:
@@ -128,17 +130,19 @@ class Exchanges:
         request: JsonMapping,
         reply: Sequence[JsonMapping],
         received: int,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         """Write an exchange.
 
         `reply` is the only object of a whole reply, or the events of a stream. `received` is the
-        number of messages that the agent has received so far.
+        number of messages that the agent has received so far. `files` are the changed files when it
+        sent the request.
         """
         if self._file is None:
             return
         record = {"kind": kind, "request": request, "answer": reply, "received": received}
-        if self._list_files is not None:
-            record["files"] = self._list_files()
+        if files is not None:
+            record["files"] = files
         line = redact(json.dumps(record, default=str)) + "\n"
         with self._lock:
             if not self._file.closed:
@@ -151,6 +155,12 @@ class Exchanges:
     def rewrite(self, body: JsonObject) -> JsonObject:
         """Return the body that the model gets instead of this one."""
         return body
+
+    def list_files(self) -> Mapping[str, str] | None:
+        """Return the changed files. Call it before the model can reply: the agent waits then."""
+        if self._list_files is None or self._file is None:
+            return None
+        return self._list_files()
 
     def find(self, kind: str, request: JsonMapping) -> list[JsonObject] | None:
         """Return the recorded reply; None if nothing is replayed and the model must be called.
@@ -229,6 +239,9 @@ class PrefixExchanges(Exchanges):
         self._later = exchanges[count:]
         self._total = count
         self._gate = gate
+        self._is_live = False
+        self._found_files: Mapping[str, str] | None = None
+        """The files of the exchange that was found last."""
         self.replacements: dict[str, str] = {}
         """Texts in requests to the model, and what they are replaced with."""
 
@@ -256,7 +269,12 @@ class PrefixExchanges(Exchanges):
             if exchange is None:
                 return None
             self._prefix.remove(exchange)
+            self._found_files = exchange.files
             return list(exchange.reply)
+
+    def list_files(self) -> Mapping[str, str] | None:
+        """Return the changed files; before the fork point, those of the recording."""
+        return super().list_files() if self._is_live else self._found_files
 
     def due(self, received: int) -> int | None:
         """Return how many more messages the next request has; None after the fork point."""
@@ -283,6 +301,7 @@ class PrefixExchanges(Exchanges):
     def _await_fork(self) -> None:
         self._gate.arrive(self._next_number())
         self._gate.await_fork(lambda: self.is_replayed)
+        self._is_live = True
 
 
 def read_exchanges(path: Path) -> list[JsonObject]:
@@ -343,6 +362,7 @@ def _to_recorded(records: Sequence[JsonObject]) -> list[_RecordedExchange]:
             reply=record["answer"],
             received=record["received"],
             number=number,
+            files=record.get("files"),
         )
         for number, record in enumerate(records, 1)
     ]

@@ -45,7 +45,7 @@ class Laboratory:
         self.second_step = "echo waiting"
         self.live = 0
         """Requests after the record was made."""
-        self._is_recorded = False
+        self.is_recorded = False
         self._sent = threading.Event()
         self.config = write_config(tmp_path / "agent.yaml", server.openai_url)
         server.script("You are agent1", self.sender)
@@ -55,7 +55,7 @@ class Laboratory:
         return act(self.agent, command)
 
     def _count(self) -> None:
-        if self._is_recorded:
+        if self.is_recorded:
             self.live += 1
 
     def sender(self, request: Request) -> Reply:
@@ -74,7 +74,7 @@ class Laboratory:
     def recipient(self, request: Request) -> Reply:
         self._count()
         steps = steps_of(request)
-        if steps == 0 and not self._is_recorded:
+        if steps == 0 and not self.is_recorded:
             assert self._sent.wait(30)
             self._sent.clear()
         commands = [self.first_step, self.decide(request), self.second_step, SUBMIT]
@@ -98,7 +98,7 @@ class Laboratory:
             "concurrency": 1,
         } | options
         run_tiny(self.tmp_path, self.agent, features, **settings)
-        self._is_recorded = True
+        self.is_recorded = True
 
     def fork(self, *more: str) -> int:
         return main(self.words(*more))
