@@ -6,7 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tests.support.agents.frameworks import TONGUES
+from tests.support.agents.frameworks import TONGUES, Tongue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +42,13 @@ class Pair:
 
         return reply
 
-    def _send(self, tongue: Any, request: Request, steps: int) -> Reply | None:
+    def _send(self, tongue: Tongue, request: Request, steps: int) -> Reply | None:
         if steps == 0:
             return tongue.tell("agent2", "the word is amber")
         self._sent.set()
         return tongue.run(building(1)) if steps == 1 else None
 
-    def _decide(self, tongue: Any, request: Request, steps: int) -> Reply | None:
+    def _decide(self, tongue: Tongue, request: Request, steps: int) -> Reply | None:
         if steps == 0:
             if not self.is_recorded:
                 assert self._sent.wait(60)
