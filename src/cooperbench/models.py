@@ -10,6 +10,12 @@ from typing import Literal
 Setting = Literal["coop", "solo", "team"]
 SETTINGS: tuple[Setting, ...] = ("coop", "solo", "team")
 """`team` is coop with a lead, members and tools to coordinate with."""
+Workspace = Literal["separate", "shared"]
+WORKSPACES: tuple[Workspace, ...] = ("separate", "shared")
+"""`separate`: each agent has its own sandbox, and patches are merged. `shared`: all agents of a
+pair work on one tree in one sandbox, which becomes one patch."""
+SHARED = "shared"
+"""Name of the patch of a shared workspace, where others have the id of an agent."""
 EvalNetwork = Literal["auto", "none", "public"]
 EVAL_NETWORKS: tuple[EvalNetwork, ...] = ("auto", "none", "public")
 """Network access of test runs. `auto`: none if the golden patch passes without it, else public."""
@@ -101,6 +107,7 @@ class Pair:
     assignment: Assignment | None = field(default=None, compare=False, kw_only=True)
     """The features of each agent, if one has several (`--agents`, `--split`). None: in solo one
     agent has all features, otherwise each agent has one."""
+    workspace: Workspace = field(default="separate", compare=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -145,6 +152,16 @@ def agent_slots(pair: Pair, setting: Setting) -> tuple[AgentSlot, ...]:
         features = tuple(pair.task.feature(feature_id) for feature_id in feature_ids)
         slots.append(AgentSlot(f"agent{number}", features))
     return tuple(slots)
+
+
+def patch_slots(pair: Pair, setting: Setting) -> tuple[AgentSlot, ...]:
+    """Return the patches of a pair, each with the features that it must implement.
+
+    They have the ids of the agents; the one patch of a shared workspace has the id `shared`.
+    """
+    if pair.workspace == "shared" and setting != "solo":
+        return (AgentSlot(SHARED, pair.features),)
+    return agent_slots(pair, setting)
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,8 @@ class PairPaths:
         """The shared task list at the end; only in setting team."""
         self.task_log = folder / "task_log.json"
         """Every change to the task list and every request; only in setting team."""
+        self.workspace = folder / "workspace.json"
+        """Which agent's commands changed which files; only with a shared workspace."""
         self.evaluation = folder / "eval.json"
         self.merged_patch = folder / "merged.patch"
         self.judgement = folder / "judge.json"
@@ -221,7 +223,7 @@ class PairPaths:
         return self.folder / "tests" / f"{subject}-f{feature_id}.txt"
 
     def agent(self, agent_id: str) -> AgentPaths:
-        """Return the files of an agent."""
+        """Return the files of an agent. The patch of a shared workspace is the one of `shared`."""
         return AgentPaths(self.folder, agent_id)
 
 

@@ -87,6 +87,12 @@ class AgentSession:
     prompts_dir: Path | None = None
     channel: ChannelRules = NO_RULES
     """The rules for messages."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the agent's commands besides those of the sandbox."""
+    watch_command: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
+    """Called with the number of steps around everything that may change files."""
+    on_own_step: Callable[[int], None] = lambda _: None
+    """Called with the number of a step that the agent's program has taken by itself."""
     on_spend: Callable[[Usage], None] = lambda _: None
     on_outage: Callable[[str], None] = lambda _: None
     """Called with the reason when the model fails, and with an empty text when it works again."""
@@ -200,7 +206,7 @@ class AgentSession:
         recorded: AbstractContextManager[JsonObject] = nullcontext({})
         if step:
             recorded = self._step("write_file", args)
-        with recorded as entry, self._using_sandbox():
+        with recorded as entry, self._using_sandbox(), self.watch_command(self.steps):
             self.sandbox.write_file(posixpath.join(REPO_DIR, path), data, mode)
             entry["observation"] = f"{len(data)} bytes written"
 
@@ -223,6 +229,11 @@ class AgentSession:
 
         The step is recorded later, under this number.
         """
+        number = self._begin_step()
+        self.on_own_step(number)
+        return number
+
+    def _begin_step(self) -> int:
         self.model_answered()
         self.steps += 1
         if self.inbox is not None:
@@ -381,7 +392,7 @@ class AgentSession:
         # The last reply is billed, so its step is done even if the reply reached the cost limit.
         self.model_answered()
         self._check(self._cost_before_call)
-        number = self.begin_own_step()
+        number = self._begin_step()
         entry: JsonObject = {"action": action, "args": args, "observation": ""}
         try:
             yield entry
@@ -413,10 +424,11 @@ class AgentSession:
         return result
 
     def _run(self, command: _Command) -> CommandResult:
-        with self._using_sandbox():
+        with self._using_sandbox(), self.watch_command(self.steps):
             result = self.sandbox.run(
                 command.argv,
                 cwd=REPO_DIR,
+                env=self.environment,
                 timeout_seconds=self._within_time_limit(command.timeout_seconds),
                 stdin=command.stdin,
             )

@@ -16,6 +16,7 @@ from cooperbench.eval.evaluation_records import (
     add_clean_order,
     make_agent_evaluation,
     make_merge_evaluation,
+    make_shared_evaluation,
     make_totals,
     start_record,
 )
@@ -25,8 +26,14 @@ from cooperbench.eval.references import References
 from cooperbench.eval.review_notes import read_review_notes
 from cooperbench.eval.test_runs import not_run
 from cooperbench.eval.trees import Applied, TreeStore
-from cooperbench.models import Feature, Pair, Setting, agent_slots
-from cooperbench.records.evaluation import Confirmation, Evaluation, ReviewNote, Suspicion
+from cooperbench.models import SHARED, Feature, Pair, Setting, patch_slots
+from cooperbench.records.evaluation import (
+    AgentEvaluation,
+    Confirmation,
+    Evaluation,
+    ReviewNote,
+    Suspicion,
+)
 
 T = TypeVar("T")
 _UNCONFIRMED = "tests do not end as they must in a confirmation run (canary)"
@@ -55,6 +62,9 @@ def evaluate_pair(
 ) -> PairEvaluation:
     """Evaluate the patches of a pair's agents, given by agent id; None means no patch.
 
+    A shared workspace has one patch, `shared`. It must pass the tests of all features; there is
+    nothing to merge, and no patch of a single agent.
+
     Raises:
         InfraError: A sandbox failed repeatedly. That is not the agents' fault.
     """
@@ -69,7 +79,7 @@ def evaluate_pair(
 
         # Merge the patches of all agents.
         merge = merge_patches(list(applied.values()), protected, store)
-        work = PairPatches(agent_slots(pair, setting), applied, merge)
+        work = PairPatches(patch_slots(pair, setting), applied, merge)
 
         # Run the tests: each patch alone, and the merge. Every run is compared with the reference,
         # the recorded run of the golden patch.
@@ -100,7 +110,7 @@ def evaluate_pair(
         suspicious=suspicions,
         review_notes=_collect_review_notes(applied),
     )
-    merged_patch = merge.patch if setting != "solo" else b""
+    merged_patch = merge.patch if len(work.slots) > 1 else b""
     return PairEvaluation(_add_duration(record, started), merged_patch, outputs)
 
 
@@ -178,6 +188,8 @@ def _list_suspicions(
         agent_ids: list[str | None] = [subject_name]
         if subject_name == "lead":
             agent_ids = [search.patches.slots[0].agent_id]
+        if subject_name == SHARED:
+            agent_ids = [None]
         if subject_name == "merged":
             # An entry without an agent: it cannot be decided who it was.
             agent_ids = [*search.find_culprits(pair.task.feature(feature_id))] or [None]
@@ -197,6 +209,8 @@ def _decide(
     agents = {}
     for agent_id, applied in work.applied.items():
         agents[agent_id] = make_agent_evaluation(applied, runs[agent_id])
+    if SHARED in agents:
+        return _decide_shared(record, agents[SHARED], runs[SHARED])
     first_agent_id = work.slots[0].agent_id
     # A single patch is its own merge.
     merged = make_merge_evaluation(work.merge, runs.get("merged", runs[first_agent_id]))
@@ -219,6 +233,16 @@ def _decide(
     lead = make_totals(runs["lead"])
     integrated = bool(agents[first_agent_id].success and lead.success)
     return replace_fields(record, integrated_by_lead=integrated, lead=lead)
+
+
+def _decide_shared(record: Evaluation, shared: AgentEvaluation, runs: Runs) -> Evaluation:
+    """Decide about the patch of a shared workspace: it has all features or not."""
+    return replace_fields(
+        record,
+        agents={SHARED: shared},
+        merged=make_shared_evaluation(runs),
+        overall_success=shared.success,
+    )
 
 
 def _collect_review_notes(applied: Mapping[str, Applied]) -> list[ReviewNote]:

@@ -10,7 +10,7 @@ from cooperbench.eval.evaluate import PairEvaluation, evaluate_pair
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.eval.reference_store import ReferenceStore
 from cooperbench.eval.references import References
-from cooperbench.models import EvalNetwork, Pair, Setting, agent_slots
+from cooperbench.models import EvalNetwork, Pair, Setting, patch_slots
 from cooperbench.records.errors import make_error
 from cooperbench.records.evaluation import Evaluation, EvaluationError
 from cooperbench.storage import (
@@ -25,10 +25,10 @@ from cooperbench.storage import (
 
 
 def read_patches(paths: PairPaths, pair: Pair, setting: Setting) -> dict[str, bytes | None]:
-    """Return the patches of a pair's agents by agent id; None if there is no file."""
+    """Return the patches of a pair by agent id, or that of a shared workspace; None without one."""
     return {
         slot.agent_id: read_bytes(paths.agent(slot.agent_id).patch)
-        for slot in agent_slots(pair, setting)
+        for slot in patch_slots(pair, setting)
     }
 
 

@@ -166,6 +166,18 @@ def make_merge_evaluation(merge: MergeResult, runs: Runs) -> MergeEvaluation:
     return evaluation
 
 
+def make_shared_evaluation(runs: Runs) -> MergeEvaluation:
+    """Return the part about the work of all agents in a shared workspace, without a merge."""
+    return MergeEvaluation(
+        **_totals(runs),
+        merge_conflict=False,
+        merge_status=None,
+        strategy=None,
+        conflicting_files=[],
+        detail="",
+    )
+
+
 def _file_broken_by_union(merge: MergeResult, runs: Runs) -> str | None:
     """Return the first conflicting file that the stack trace of a failed run names."""
     for run in runs.values():

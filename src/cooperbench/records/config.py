@@ -83,6 +83,8 @@ class RunRecord(Record, kw_only=True, frozen=True):
     """Number of agents of each pair, if it is not that of its features; not in setting solo."""
     split: str | UnsetType = UNSET
     """Which agent has which features, if it is not as evenly as possible in their order."""
+    workspace: str | UnsetType = UNSET
+    """`shared` if all agents of a pair worked on one tree; otherwise each had its own copy."""
     messaging_enabled: bool
     git_enabled: bool
     team_task_list: bool | UnsetType = UNSET

@@ -75,14 +75,17 @@ class AgentEvaluation(TestTotals, kw_only=True, frozen=True):
 
 
 class MergeEvaluation(TestTotals, kw_only=True, frozen=True):
-    """The merge of all patches, against the tests of all features."""
+    """The work of all agents together, against the tests of all features.
+
+    It is the merge of all patches, or the patch of a shared workspace, which has no merge.
+    """
 
     __test__ = False
 
     merge_conflict: bool
     merge_status: str | None
     """Result of the plain three-way merge: `clean`, `identical`, `conflict`, or
-    `missing_input` if an agent has no patch that could be merged."""
+    `missing_input` if an agent has no patch that could be merged. None without a merge."""
     strategy: str | None
     """How the tested merge was made: `plain`, `union` after a conflict, or `none`."""
     conflicting_files: list[str]
@@ -196,16 +199,19 @@ class Evaluation(Record, kw_only=True, frozen=True):
     no_reference: dict[int, str] | None = None
     """Features without a reference, and why."""
     agents: dict[str, AgentEvaluation] = msgspec.field(default_factory=dict)
-    """The agents by their ids; at the top level of the file."""
+    """The agents by their ids, or `shared` for the patch of a shared workspace; at the top level of
+    the file."""
     merged: MergeEvaluation | None = None
     merged_public: PublicMergeEvaluation | None = None
     """The merged verdict by the rule of the public release; None in older files."""
     individual_success: bool | None = None
-    """Every agent's patch passes the tests of its own features."""
+    """Every agent's patch passes the tests of its own features. None in a shared workspace, where
+    agents have no patches of their own; so are `merge_success` and `overall_success_strict`."""
     merge_success: bool | None = None
     """A plain git merge has no conflict."""
     overall_success: bool | None = None
-    """Every patch passes alone, and the merge passes all tests."""
+    """Every patch passes alone, and the merge passes all tests; in a shared workspace: its patch
+    passes all tests."""
     overall_success_strict: bool | None = None
     """Overall success without a textual conflict."""
     integrated_by_lead: bool | None = None

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from cooperbench.models import Pair, Setting
+from cooperbench.models import SHARED, Pair, Setting
 from cooperbench.records.errors import PairError
 from cooperbench.records.files import Record, read, write
 from cooperbench.storage import ExperimentPaths, PairPaths, read_bytes
@@ -48,9 +48,11 @@ class AgentResult(msgspec.Struct, kw_only=True, frozen=True):
     """Calls to models whose price is not known."""
     sandbox_seconds: float
     """Time spent on commands in the sandbox."""
-    patch_bytes: int
-    patch_sha256: str
+    patch_bytes: int | None
+    """None in a shared workspace, whose patch belongs to all agents; so is the next field."""
+    patch_sha256: str | None
     files_changed: list[str]
+    """Files in the patch; in a shared workspace those that changed while its commands ran."""
     started_at: str
     ended_at: str
     duration_seconds: float
@@ -68,6 +70,18 @@ class RunConditions(msgspec.Struct, kw_only=True, frozen=True):
     prompts_sha256: str | None
     agent_config_sha256: str | None
     replay_from: str | None
+    workspace: str | msgspec.UnsetType = msgspec.UNSET
+    """`shared` if all agents worked on one tree."""
+
+
+class SharedPatch(msgspec.Struct, kw_only=True, frozen=True):
+    """The patch of a shared workspace, `shared.patch`, which belongs to all agents."""
+
+    error: str | None
+    """Why it could not be collected, on one line; the patch is empty then."""
+    patch_bytes: int
+    patch_sha256: str
+    files_changed: list[str]
 
 
 class GitUse(msgspec.Struct, kw_only=True, frozen=True):
@@ -121,6 +135,7 @@ class PairResult(Record, kw_only=True, frozen=True):
     SCHEMA: ClassVar[str] = SCHEMA
     OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(
         (
+            "shared",
             "git",
             "team_features",
             "metrics",
@@ -140,6 +155,8 @@ class PairResult(Record, kw_only=True, frozen=True):
     """`coop`, `solo` or `team`."""
     agents: dict[str, AgentResult]
     """The agents by their ids."""
+    shared: SharedPatch | None = None
+    """Only with a shared workspace."""
     messages: int | None
     """Number of messages that the agents sent; None if the file does not say."""
     git: GitUse | None = None
@@ -181,6 +198,15 @@ class PairResult(Record, kw_only=True, frozen=True):
     def is_completed(self) -> bool:
         """Whether the agents came to an end. Older files have no status."""
         return self.status in ("completed", "")
+
+    @property
+    def patch_checksums(self) -> dict[str, str]:
+        """SHA-256 of each patch by its name, as far as the file says."""
+        if self.shared is not None:
+            checksums: dict[str, str | None] = {SHARED: self.shared.patch_sha256}
+        else:
+            checksums = {name: agent.patch_sha256 for name, agent in self.agents.items()}
+        return {name: checksum for name, checksum in checksums.items() if checksum}
 
 
 class ResultError(PairError, kw_only=True, frozen=True):
@@ -233,11 +259,9 @@ def is_undamaged(paths: PairPaths) -> bool:
     A patch without a recorded checksum counts as undamaged.
     """
     result = read(paths.result, PairResult)
-    agents = result.agents if result is not None else {}
-    for agent_id, agent in agents.items():
-        if not agent.patch_sha256:
-            continue
-        patch = read_bytes(paths.agent(agent_id).patch)
-        if patch is None or sha256(patch).hexdigest() != agent.patch_sha256:
+    checksums = result.patch_checksums if result is not None else {}
+    for name, checksum in checksums.items():
+        patch = read_bytes(paths.agent(name).patch)
+        if patch is None or sha256(patch).hexdigest() != checksum:
             return False
     return True

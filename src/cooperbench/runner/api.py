@@ -46,7 +46,7 @@ def run(  # noqa: PLR0913  # the documented signature
     *,
     dataset_dir: str | Path | None = None,
     logs_dir: str | Path = DEFAULT_LOGS_DIR,
-    team_git: bool = True,
+    team_git: bool | None = None,
     **options: Any,
 ) -> None:
     """Run agents on pairs of features and, with `auto_eval`, evaluate their patches.
@@ -54,8 +54,9 @@ def run(  # noqa: PLR0913  # the documented signature
     Results are written to `logs_dir/run_name`; a summary is printed. Another call with the same
     arguments continues the run: finished pairs are skipped unless `force` is set. `model_name`,
     `agent` and `agent_config` have one value for all agents of a pair, or one per agent, separated
-    by commas. In setting `team`, `team_git` replaces `git_enabled`. `options` are the other options
-    of `RunOptions` (runner/options.py), which `cooperbench run --help` explains.
+    by commas. In setting `team`, `team_git` replaces `git_enabled`; None means a shared git remote,
+    unless all agents share one workspace. `options` are the other options of `RunOptions`
+    (runner/options.py), which `cooperbench run --help` explains.
     """
     config = config_from_call(locals())
     summary = run_experiment(config, make_display())

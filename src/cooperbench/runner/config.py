@@ -165,9 +165,12 @@ class RunConfig(RunOptions):
 
     @property
     def shares_git(self) -> bool:
-        """Whether agents share a git remote; by default they do in setting team."""
+        """Whether agents share a git remote; by default they do in setting team.
+
+        In a shared workspace there is nothing to exchange.
+        """
         if self.git_enabled is None:
-            return self.setting == "team"
+            return self.setting == "team" and self.workspace == "separate"
         return self.git_enabled
 
     @property

@@ -14,7 +14,15 @@ from typing import Any, Literal
 
 from cooperbench.dataset.assignment import EVEN
 from cooperbench.errors import UserError
-from cooperbench.models import EVAL_NETWORKS, MAX_AGENTS, SETTINGS, EvalNetwork, Setting
+from cooperbench.models import (
+    EVAL_NETWORKS,
+    MAX_AGENTS,
+    SETTINGS,
+    WORKSPACES,
+    EvalNetwork,
+    Setting,
+    Workspace,
+)
 from cooperbench.sandbox.contract import NetworkPolicy
 from cooperbench.settings import BACKEND_DEFAULT, DEFAULT_BACKEND
 from cooperbench.team.channel import KNOWLEDGE, Knowledge
@@ -242,6 +250,17 @@ class RunOptions:
             optional=True,
             recorded="identity",
         )
+    )
+    workspace: Workspace = declare(
+        Option(
+            TEXT,
+            ("--workspace",),
+            "separate: each agent has its own copy, and their work is merged; shared: all agents "
+            "of a pair work on one tree in one sandbox",
+            choices=WORKSPACES,
+            recorded="workload",
+        ),
+        default="separate",
     )
     team_task_list: bool = _declare_team_part("--team-no-task-list", "no shared task list")
     team_scratchpad: bool = _declare_team_part("--team-no-scratchpad", "no shared folder")
@@ -559,4 +578,5 @@ DEFAULTS: dict[str, Any] = {
 CHANNEL_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.recorded == "channel")
 """Options about the channel between agents."""
 WORKLOAD_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.recorded == "workload")
-"""Options about how the work is divided among agents. Setting solo does not have them."""
+"""Options about how the work is divided among agents, and where they do it. Setting solo does not
+have them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ from cooperbench.errors import (
     UserError,
 )
 from cooperbench.gateway.recording import Exchanges
-from cooperbench.models import AgentSlot, Image, Pair, Usage, agent_slots
+from cooperbench.models import SHARED, AgentSlot, Image, Pair, Usage, agent_slots
 from cooperbench.records.errors import log_traceback
-from cooperbench.records.result import AgentResult, PairResult, earlier_attempts
+from cooperbench.records.result import AgentResult, PairResult, SharedPatch, earlier_attempts
 from cooperbench.records.usage import agent_usage, total_usage
 from cooperbench.runner.agent_code import CRASHED, AgentCode
 from cooperbench.runner.config import AgentSpec, RunConfig
@@ -50,11 +50,12 @@ from cooperbench.runner.repository import (
     take_patch_elsewhere,
 )
 from cooperbench.runner.start import PairStart
+from cooperbench.runner.workspace_tracker import WorkspaceTracker
 from cooperbench.sandbox.base_sandbox import SCRIPT_SECONDS, Sandbox
 from cooperbench.sandbox.contract import SandboxOptions
 from cooperbench.sandbox.manager import SandboxManager
 from cooperbench.secrets import redact
-from cooperbench.storage import PairPaths, utc_now
+from cooperbench.storage import PairPaths, utc_now, write_bytes
 from cooperbench.team.git_remote import GitRemote
 from cooperbench.team.mailbox import Mailbox, MailboxFactory
 from cooperbench.team.team import AgentWork, Team
@@ -91,12 +92,14 @@ def run_pair(config: RunConfig, pair: Pair, services: Services) -> PairResult:
     team = make_team(config, pair, paths, services, start)
     start.join(team)
     image = services.sandboxes.image(pair.task)
-    pair_run = PairRun(config, pair, paths, services, team, start, image)
+    pair_run_class = SharedPairRun if pair.workspace == "shared" else PairRun
+    pair_run = pair_run_class(config, pair, paths, services, team, start, image)
     started_at, started = utc_now(), time.monotonic()
     dataset_sha256 = pair_content_sha256(pair)
     try:
-        base_commit, agents = pair_run.run_agents()
+        work = pair_run.run_agents()
         start.check()
+        agents = work.agents
         works = [
             AgentWork(agent.agent_id, agent.feature_ids, agent.files_changed) for agent in agents
         ]
@@ -114,12 +117,13 @@ def run_pair(config: RunConfig, pair: Pair, services: Services) -> PairResult:
         features=list(pair.feature_ids),
         setting=config.setting,
         agents={agent.agent_id: agent for agent in agents},
+        shared=work.shared,
         messages=team_record.messages,
         git=team_record.git,
         team_features=team_record.team_features,
         metrics=team_record.metrics,
         **msgspec.structs.asdict(total_usage(agents)),
-        base_commit=base_commit,
+        base_commit=work.base_commit,
         backend=config.backend,
         image=pair_run.image.ref,
         image_digest=pair_run.image.digest,
@@ -154,15 +158,34 @@ def make_team(
         mailbox = Mailbox(agent_ids)
     remote = GitRemote(paths.team_repository, agent_ids) if config.shares_git else None
     channels = {agent_id: start.make_channel(agent_id, agent_ids) for agent_id in agent_ids}
-    return Team(agent_ids, mailbox, remote, on_message, config.team_features, channels)
+    return Team(
+        agent_ids,
+        mailbox,
+        remote,
+        on_message,
+        config.team_features,
+        channels,
+        shares_sandbox=pair.workspace == "shared",
+    )
 
 
-class _AgentEnd(NamedTuple):
+class AgentEnd(NamedTuple):
     """How an agent ended, and its patch."""
 
     status: str
     error: str | None
-    patch: bytes
+    patch: bytes | None
+    """None in a shared workspace, whose patch belongs to all agents."""
+    files_changed: list[str]
+
+
+class PairWork(NamedTuple):
+    """What the agents of a pair have done."""
+
+    base_commit: str
+    agents: list[AgentResult]
+    shared: SharedPatch | None = None
+    """The patch of a shared workspace."""
 
 
 @dataclass(frozen=True)
@@ -182,52 +205,73 @@ class PairRun:
     """The agents' classes, by agent id."""
 
     @property
-    def _git_dir(self) -> str:
+    def git_dir(self) -> str:
+        """The git directory in sandboxes that has the base commit."""
         return PREPARED_GIT_DIR if self.image.agent_ref else STRIPPED_GIT_DIR
 
-    def run_agents(self) -> tuple[str, list[AgentResult]]:
+    def run_agents(self) -> PairWork:
         """Run all agents at the same time; return the base commit and how each agent ended."""
         slots = agent_slots(self.pair, self.config.setting)
         specs = self.config.agent_specs(self.pair)
         with ThreadPoolExecutor(len(slots), thread_name_prefix="agent") as pool:
             try:
-                opening = [
-                    pool.submit(self.open_sandbox, slot, spec)
-                    for slot, spec in zip(slots, specs, strict=True)
-                ]
-                commits = set(_gather(opening))
-                if len(commits) > 1:
-                    raise InfraError(f"sandboxes of {self.pair.label} have different commits")
+                base_commit = self.open_sandboxes(pool, slots, specs)
                 working = [
                     pool.submit(self.run_agent, slot, spec)
                     for slot, spec in zip(slots, specs, strict=True)
                 ]
-                return commits.pop(), _gather(working)
+                agents = _gather(working)
+                return PairWork(base_commit, agents, self.collect_shared_patch())
             finally:
                 # After a failure this ends the agents that still run, so that the pool can end.
                 self.end_sandboxes()
 
+    def open_sandboxes(
+        self, pool: ThreadPoolExecutor, slots: Sequence[AgentSlot], specs: Sequence[AgentSpec]
+    ) -> str:
+        """Open the sandboxes of all agents and return the base commit."""
+        opening = [
+            pool.submit(self.open_sandbox, slot, spec)
+            for slot, spec in zip(slots, specs, strict=True)
+        ]
+        commits = set(_gather(opening))
+        if len(commits) > 1:
+            raise InfraError(f"sandboxes of {self.pair.label} have different commits")
+        return commits.pop()
+
     def open_sandbox(self, slot: AgentSlot, spec: AgentSpec) -> str:
         """Open an agent's sandbox, prepare its repository, and return the base commit."""
-        labels = {"run": self.config.run_name, "pair": self.pair.label, "agent": slot.agent_id}
+        programs = self.load_agent(slot, spec)
+        sandbox = self.create_sandbox(slot.agent_id, programs)
+        self.sandboxes[slot.agent_id] = sandbox
+        commit = prepare_repository(sandbox, self.git_dir)
+        self.join_team(slot, sandbox, commit)
+        return commit
+
+    def load_agent(self, slot: AgentSlot, spec: AgentSpec) -> Path | None:
+        """Load the class of an agent; return the folder with programs for its sandbox."""
         code = self.agent_code[slot.agent_id] = self.start.make_code(slot.agent_id, spec)
-        programs = code.programs()
-        sandbox = self.services.sandboxes.open(
+        return code.programs()
+
+    def create_sandbox(self, agent_id: str, programs: Path | None) -> Sandbox:
+        """Create a sandbox for agents; `agent_id` is its label."""
+        labels = {"run": self.config.run_name, "pair": self.pair.label, "agent": agent_id}
+        return self.services.sandboxes.open(
             self._agent_image,
             timeout_seconds=self._sandbox_lifetime_seconds(),
             options=SandboxOptions("agent", self.config.network, labels, programs=programs),
         )
-        self.sandboxes[slot.agent_id] = sandbox
-        commit = prepare_repository(sandbox, self._git_dir)
+
+    def join_team(self, slot: AgentSlot, sandbox: Sandbox, commit: str) -> None:
+        """Connect an agent with its teammates."""
         self.team.join(
             slot.agent_id,
             sandbox,
             streams=self.services.sandboxes.streams,
             repo_dir=REPO_DIR,
             base_commit=commit,
-            base_git_dir=self._git_dir,
+            base_git_dir=self.git_dir,
         )
-        return commit
 
     def _sandbox_lifetime_seconds(self) -> int:
         seconds = self.config.limits.seconds
@@ -248,9 +292,9 @@ class PairRun:
         files = self.paths.agent(slot.agent_id)
         version = self.agent_code[slot.agent_id].version()
         recorder = Recorder(files, slot, agent=spec.agent, model=spec.model, agent_version=version)
-        list_files = partial(list_changes, self.sandboxes[slot.agent_id], self._git_dir)
+        list_files = partial(list_changes, self.sandboxes[slot.agent_id], self.git_dir)
         exchanges = self.start.open_exchanges(slot.agent_id, files, list_files)
-        session = self._make_session(slot, spec, recorder, exchanges)
+        session = self.make_session(slot, spec, recorder, exchanges)
         self.start.prepare(session)
         try:
             end = self._run_until_end(slot, session)
@@ -261,9 +305,10 @@ class PairRun:
         finally:
             if exchanges is not None:
                 exchanges.close()
-        self.services.sandboxes.end(self.sandboxes[slot.agent_id])
-        files.write_patch(end.patch)
-        self.start.on_agent_end(slot.agent_id, end.status, end.patch)
+        if end.patch is not None:
+            self.services.sandboxes.end(self.sandboxes[slot.agent_id])
+            files.write_patch(end.patch)
+            self.start.on_agent_end(slot.agent_id, end.status, end.patch)
         recorder.finish(end.status, session.usage, session.sandbox_seconds, end.error)
         return AgentResult(
             agent_id=slot.agent_id,
@@ -275,21 +320,22 @@ class PairRun:
             error=redact(end.error) if end.error else end.error,
             steps=session.steps,
             **msgspec.structs.asdict(agent_usage(session.usage, session.sandbox_seconds)),
-            patch_bytes=len(end.patch),
-            patch_sha256=sha256(end.patch).hexdigest(),
-            files_changed=changed_files(end.patch),
+            patch_bytes=None if end.patch is None else len(end.patch),
+            patch_sha256=None if end.patch is None else sha256(end.patch).hexdigest(),
+            files_changed=end.files_changed,
             started_at=recorder.started_at,
             ended_at=utc_now(),
             duration_seconds=round(time.monotonic() - started, 3),
         )
 
-    def _make_session(
+    def make_session(
         self,
         slot: AgentSlot,
         spec: AgentSpec,
         recorder: Recorder,
         exchanges: Exchanges | None,
     ) -> AgentSession:
+        """Return the session of an agent."""
         config, display = self.config, self.services.display
         return AgentSession(
             pair=self.pair,
@@ -314,11 +360,11 @@ class PairRun:
             channel=config.channel_rules,
         )
 
-    def _run_until_end(self, slot: AgentSlot, session: AgentSession) -> _AgentEnd:
+    def _run_until_end(self, slot: AgentSlot, session: AgentSession) -> AgentEnd:
         """Let the agent work until it ends, then collect its patch."""
         status, error = SUBMITTED, None
         try:
-            with self._attribute_to_agent(slot):
+            with self.attribute_to_agent(slot):
                 self.agent_code[slot.agent_id].run(session)
         except AgentFailure as failure:
             status, error = failure.status, str(failure)
@@ -327,20 +373,31 @@ class PairRun:
         except UserError as problem:
             raise RunStopped(redact(str(problem))) from problem
         self.team.leave(slot.agent_id)
+        return self.hand_in(slot, session, status, error)
+
+    def hand_in(
+        self, slot: AgentSlot, session: AgentSession, status: str, error: str | None
+    ) -> AgentEnd:
+        """Return how an agent ended, with its patch."""
         session.report_progress("collecting the patch")
         try:
-            with self._attribute_to_agent(slot):
-                return _AgentEnd(status, error, self.collect_patch(slot))
+            with self.attribute_to_agent(slot):
+                patch = self.collect_patch(slot)
+                return AgentEnd(status, error, patch, changed_files(patch))
         except AgentFailure as failure:
             if status != DESTROYED:
                 status, error = failure.status, str(failure)
         except SandboxDead:
             if status != DESTROYED:
                 raise
-        return _AgentEnd(status, error, b"")
+        return AgentEnd(status, error, b"", [])
+
+    def collect_shared_patch(self) -> SharedPatch | None:
+        """Write the patch of a shared workspace; None if each agent has a patch of its own."""
+        return None
 
     @contextmanager
-    def _attribute_to_agent(self, slot: AgentSlot) -> Iterator[None]:
+    def attribute_to_agent(self, slot: AgentSlot) -> Iterator[None]:
         """Turn damage that the agent did to its own sandbox into its outcome.
 
         A sandbox that does not answer counts as damaged only if another one answers.
@@ -364,12 +421,12 @@ class PairRun:
         """Return the agent's patch, if necessary with the tools of another sandbox."""
         sandbox = self.sandboxes[slot.agent_id]
         try:
-            return take_patch(sandbox, self._git_dir)
+            return take_patch(sandbox, self.git_dir)
         except AgentFailure as failure:
             if not isinstance(sandbox, CanShowFolder):
                 raise
             spare = self._open_spare_sandbox(2 * SCRIPT_SECONDS)
-            return take_patch_elsewhere(sandbox, spare, self._git_dir, failure)
+            return take_patch_elsewhere(sandbox, spare, self.git_dir, failure)
 
     def _open_spare_sandbox(self, lifetime_seconds: int) -> AbstractContextManager[Sandbox]:
         options = SandboxOptions("agent", self.config.network, {"run": self.config.run_name})
@@ -383,6 +440,79 @@ class PairRun:
         for sandbox in list(self.sandboxes.values()):
             self.services.sandboxes.end(sandbox)
         self.team.close()
+
+
+@dataclass(frozen=True)
+class SharedPairRun(PairRun):
+    """One attempt whose agents work on one tree in one sandbox, each with its own commands."""
+
+    trackers: list[WorkspaceTracker] = field(default_factory=list)
+    """The tracker of the workspace, once its sandbox is open."""
+
+    def open_sandboxes(
+        self,
+        pool: ThreadPoolExecutor,  # noqa: ARG002  # there is only one to open
+        slots: Sequence[AgentSlot],
+        specs: Sequence[AgentSpec],
+    ) -> str:
+        """Open the sandbox of all agents and return the base commit."""
+        programs = [self.load_agent(slot, spec) for slot, spec in zip(slots, specs, strict=True)]
+        folder = next((folder for folder in programs if folder is not None), None)
+        sandbox = self.create_sandbox(",".join(self.team.agent_ids), folder)
+        self.sandboxes.update((slot.agent_id, sandbox) for slot in slots)
+        commit = prepare_repository(sandbox, self.git_dir)
+        for slot in slots:
+            self.join_team(slot, sandbox, commit)
+        tracker = WorkspaceTracker(sandbox, self.git_dir)
+        tracker.start()
+        self.trackers.append(tracker)
+        return commit
+
+    def make_session(
+        self,
+        slot: AgentSlot,
+        spec: AgentSpec,
+        recorder: Recorder,
+        exchanges: Exchanges | None,
+    ) -> AgentSession:
+        """Return the session of an agent, with its own environment in the shared sandbox."""
+        session = super().make_session(slot, spec, recorder, exchanges)
+        (tracker,) = self.trackers
+        session.environment = self.team.environment(slot.agent_id)
+        session.watch_command = partial(tracker.command, slot.agent_id)
+        session.on_own_step = partial(tracker.step_ended, slot.agent_id)
+        return session
+
+    def hand_in(
+        self,
+        slot: AgentSlot,
+        session: AgentSession,  # noqa: ARG002  # the patch is collected later
+        status: str,
+        error: str | None,
+    ) -> AgentEnd:
+        """Return how an agent ended. The others go on in the same sandbox."""
+        (tracker,) = self.trackers
+        return AgentEnd(status, error, None, tracker.files_of(slot.agent_id))
+
+    def collect_shared_patch(self) -> SharedPatch:
+        """Write shared.patch and workspace.json, when all agents have ended."""
+        (tracker,) = self.trackers
+        tracker.finish()
+        records.write(self.paths.workspace, tracker.record())
+        slot = agent_slots(self.pair, self.config.setting)[0]
+        patch, error = b"", None
+        try:
+            with self.attribute_to_agent(slot):
+                patch = self.collect_patch(slot)
+        except AgentFailure as failure:
+            error = redact(str(failure))
+        write_bytes(self.paths.agent(SHARED).patch, patch)
+        return SharedPatch(
+            error=error,
+            patch_bytes=len(patch),
+            patch_sha256=sha256(patch).hexdigest(),
+            files_changed=changed_files(patch),
+        )
 
 
 def _gather(futures: list[Future[T]]) -> list[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from cooperbench import records
@@ -21,13 +22,10 @@ from cooperbench.models import Pair, agent_slots
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.result import is_finished, is_undamaged
 from cooperbench.report.loading import read_pairs
+from cooperbench.runner.agent_code import AgentCode
 from cooperbench.runner.config import AgentSpec, RunConfig, relative_to_cwd
 from cooperbench.runner.model_server import check_model_servers
-from cooperbench.runner.workload import (
-    assign_pairs,
-    check_recorded_assignment,
-    recorded_assignment,
-)
+from cooperbench.runner.workload import as_recorded, assign_pairs, check_recorded_assignment
 from cooperbench.storage import ExperimentPaths, PairPaths
 from cooperbench.team.channel import check_topology
 from cooperbench.text import describe_error, names_for_error, plural, printable
@@ -67,7 +65,13 @@ class LabeledPair(Pair):
 def label_pairs(pairs: Iterable[Pair], plan_name: str) -> tuple[LabeledPair, ...]:
     """Return the pairs with the name of their plan in their labels."""
     return tuple(
-        LabeledPair(pair.task, pair.feature_ids, plan_name, assignment=pair.assignment)
+        LabeledPair(
+            pair.task,
+            pair.feature_ids,
+            plan_name,
+            assignment=pair.assignment,
+            workspace=pair.workspace,
+        )
         for pair in pairs
     )
 
@@ -162,7 +166,7 @@ def _finished_pairs(config: RunConfig, pairs: Sequence[Pair]) -> tuple[Pair, ...
     for pair in candidates:
         paths = config.paths.pair(pair, config.setting)
         if is_finished(paths):
-            finished.append(replace(pair, assignment=recorded_assignment(paths, pair)))
+            finished.append(as_recorded(paths, pair))
     return sound_pairs(finished) if config.sound_only else tuple(finished)
 
 
@@ -196,6 +200,8 @@ def check_plan(plan: Plan) -> None:
     specs = _distinct_specs(plan)
     for spec in specs:
         check_agent(plan, spec)
+    if config.workspace == "shared":
+        _check_shared_programs(specs)
     # Jobs of a cluster check the servers from their own nodes.
     if plan.to_run and config.executor == "local" and not config.replay_from:
         check_model_servers(specs)
@@ -268,6 +274,20 @@ def _check_with_agent(agent: Agent, plan: Plan, spec: AgentSpec) -> None:
         # Agents of other packages may not have the argument base_url.
         base_url = {"base_url": spec.base_url} if spec.base_url else {}
         agent.check_model(spec.model, spec.config_path, **base_url)
+
+
+def _check_shared_programs(specs: Sequence[AgentSpec]) -> None:
+    """Raise UserError if the agents of one sandbox need the programs of several frameworks."""
+    agents_by_programs: dict[Path, str] = {}
+    for spec in specs:
+        programs = AgentCode(spec.agent).programs()
+        if programs is not None:
+            agents_by_programs.setdefault(programs, spec.agent)
+    if len(agents_by_programs) > 1:
+        raise UserError(
+            f"--workspace shared: {' and '.join(agents_by_programs.values())} cannot share a "
+            "sandbox, which has the programs of one command-line agent"
+        )
 
 
 def _price_notes(config: RunConfig) -> list[str]:

@@ -62,7 +62,7 @@ def take_patch(sandbox: Sandbox, git_dir: str) -> bytes:
     Raises:
         AgentFailure: The agent broke the tools in its sandbox, or the patch is too large.
     """
-    script = sandbox_script("snapshot.sh")
+    script = sandbox_script("work_tree.sh") + sandbox_script("snapshot.sh")
     arguments = (REPO_DIR, git_dir, PATCH_FILE, str(MAX_PATCH_BYTES))
     argv = ["bash", "-c", script, "snapshot", *arguments]
     result = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)

@@ -1,4 +1,4 @@
-"""The division of work in the options of a run: how many agents, and which features each has.
+"""The division of work in the options of a run: how many agents, with which features, and where.
 
 One agent is setting solo, and as many agents as features are the default, so that each division of
 work is written in one way however the user asks for it.
@@ -77,14 +77,27 @@ def check_division(options: RunOptions) -> None:
             f"--split {options.split} needs --agents N with -f or --group-size: "
             "with one feature per agent there is nothing to split"
         )
+    if options.workspace == "shared":
+        _check_shared_workspace(options)
+
+
+def _check_shared_workspace(options: RunOptions) -> None:
+    if options.setting == "solo":
+        raise UserError("--workspace shared is for several agents; setting solo has one")
+    if options.git_enabled:
+        raise UserError(
+            "--git does not go with --workspace shared: "
+            "agents that work on one tree have nothing to push or to merge"
+        )
 
 
 def assign_pairs(options: RunOptions, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """Return the pairs with the features of each agent.
+    """Return the pairs with their workspace and the features of each agent.
 
     Raises:
         UserError: There are more agents than features, or the split is of other features.
     """
+    pairs = [replace(pair, workspace=options.workspace) for pair in pairs]
     if options.setting == "solo" or options.agent_count is None:
         return tuple(pairs)
     reader = CouplingReader()
@@ -105,6 +118,17 @@ def recorded_assignment(paths: PairPaths, pair: Pair) -> Assignment | None:
     is_default = assignment == tuple((number,) for number in pair.feature_ids)
     is_complete = split_features(assignment) == list(pair.feature_ids)
     return assignment if is_complete and not is_default else None
+
+
+def as_recorded(paths: PairPaths, pair: Pair) -> Pair:
+    """Return a pair with the workspace and the division of work that its result.json has."""
+    result = records.read(paths.result, PairResult)
+    is_shared = result is not None and result.shared is not None
+    return replace(
+        pair,
+        assignment=recorded_assignment(paths, pair),
+        workspace="shared" if is_shared else "separate",
+    )
 
 
 def check_recorded_assignment(options: RunOptions, paths: PairPaths, pair: Pair) -> None:

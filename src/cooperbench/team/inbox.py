@@ -17,7 +17,7 @@ from cooperbench.models import Message
 from cooperbench.storage import utc_now
 from cooperbench.team.channel import Channel
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES, Mailbox
-from cooperbench.team.sandbox_rpc import TEAM_DIR, Response, SandboxRpc
+from cooperbench.team.sandbox_rpc import Response, SandboxRpc
 from cooperbench.text import head_and_tail, plural
 
 EVERYBODY = "*"
@@ -136,7 +136,7 @@ class Inbox:
         batch: list[Message] = []
         room = MAX_BATCH_CHARACTERS
         for sequence in sorted(self._pending)[:limit]:
-            message = _shorten(self._pending[sequence])
+            message = _shorten(self._pending[sequence], self._rpc.team_dir)
             room -= len(message.text) + _MESSAGE_OVERHEAD
             if batch and room < 0:
                 break
@@ -305,9 +305,9 @@ def _with_waiting_note(message: Message, waiting: int) -> Message:
     return replace(message, text=message.text + note)
 
 
-def _shorten(message: Message) -> Message:
+def _shorten(message: Message, team_dir: str) -> Message:
     """Return a message as it is added to a context, at most `MAX_MESSAGE_CHARACTERS` long."""
-    path = f"{TEAM_DIR}/inbox/{_file_name(message)}"
+    path = f"{team_dir}/inbox/{_file_name(message)}"
     note = (
         f"\n[… {{cut}} of {len(message.text)} characters left out;"
         f" the whole text is in {path} in your sandbox …]\n"

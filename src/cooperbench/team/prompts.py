@@ -75,6 +75,7 @@ def task_prompt(  # noqa: PLR0913  # one keyword per factor of the prompt
             budgets=_budget_texts(channel),
             known=known_features(slots, slot.agent_id, channel.knows),
             git=git and bool(teammates),
+            shared_tree=pair.workspace == "shared" and bool(teammates),
             repo_dir=REPO_DIR,
             limits=_limit_texts(limits),
             parts=enabled,

@@ -24,6 +24,9 @@ from cooperbench.sandbox.contract import Stream
 from cooperbench.team.mailbox import MAX_MESSAGE_BYTES
 
 TEAM_DIR = "/cooperbench/team"
+"""Folder of an agent's calls, in a sandbox of its own."""
+TEAM_DIR_VARIABLE = "COOPERBENCH_TEAM"
+"""Variable of commands that names another folder, in a sandbox that several agents share."""
 BIN_DIR = "/cooperbench/bin"
 POLL_SECONDS = 0.25
 MAX_CALLS = 200_000
@@ -67,8 +70,10 @@ class SandboxRpc:
     Register handlers, `start` once the sandbox is open, `close` when the agent is done.
     """
 
-    def __init__(self, agent_id: str, teammates: Sequence[str]) -> None:
+    def __init__(self, agent_id: str, teammates: Sequence[str], team_dir: str = TEAM_DIR) -> None:
         self.agent_id = agent_id
+        self.team_dir = team_dir
+        """Folder of the agent's calls and their responses."""
         self.teammates = tuple(teammates)
         self.on_restart: Callable[[], None] = lambda: None
         """Called after the script in the sandbox was restarted: files being written may be lost."""
@@ -101,10 +106,10 @@ class SandboxRpc:
         for name in dict.fromkeys(("team.sh", *scripts)):
             sandbox.write_file(f"{BIN_DIR}/{name}", script_text(name).encode(), 0o755)
         teammates = "".join(f"{name}\n" for name in self.teammates)
-        sandbox.write_file(f"{TEAM_DIR}/teammates", teammates.encode())
-        sandbox.write_file(f"{TEAM_DIR}/agent", f"{self.agent_id}\n".encode())
+        sandbox.write_file(f"{self.team_dir}/teammates", teammates.encode())
+        sandbox.write_file(f"{self.team_dir}/agent", f"{self.agent_id}\n".encode())
         transport = "streams" if streams else "polled"
-        argv = _script_argv("install.sh", TEAM_DIR, transport, BIN_DIR, *self._commands)
+        argv = _script_argv("install.sh", self.team_dir, transport, BIN_DIR, *self._commands)
         sandbox.run_checked(argv, "the team's commands could not be put into the sandbox", 60)
         if streams:
             self._connect(sandbox)
@@ -140,7 +145,9 @@ class SandboxRpc:
         # A dead sandbox has no more calls. Collecting the patch will report it.
         with suppress(SandboxError):
             while not self._is_flooded() and time.monotonic() < deadline:
-                calls = [call for call in _collect(sandbox, last_call=True) if call.verb in verbs]
+                calls = [
+                    call for call in self._collect(sandbox, last_call=True) if call.verb in verbs
+                ]
                 # Do not wait for a slow call such as a push.
                 if not self._serving.acquire(timeout=LAST_CALL_SECONDS):
                     return
@@ -163,7 +170,7 @@ class SandboxRpc:
 
     def _connect(self, sandbox: Sandbox) -> None:
         """Start the script in the sandbox that reads the commands' calls from a FIFO."""
-        argv = _script_argv("rpc.sh", TEAM_DIR, str(_MAX_CALL_BYTES))
+        argv = _script_argv("rpc.sh", self.team_dir, str(_MAX_CALL_BYTES))
         stream = sandbox.open_stream(argv)
         if stream.stdout.readline(100) != b"ready\n":
             stream.close()
@@ -207,7 +214,7 @@ class SandboxRpc:
         """Yield calls until the sandbox or the stream ends. The same call may come twice."""
         if self._stream is None:
             while not self._ended.wait(POLL_SECONDS):
-                yield from _collect(sandbox)
+                yield from self._collect(sandbox)
             return
         for _ in range(MAX_CALLS):
             line = self._stream.stdout.readline(_MAX_LINE_BYTES)
@@ -219,6 +226,17 @@ class SandboxRpc:
                 return
             if (call := _parse(line)) is not None:
                 yield call
+
+    def _collect(self, sandbox: Sandbox, *, last_call: bool = False) -> list[Call]:
+        """Return some calls that have no response yet.
+
+        On the last call, the script waits a moment for files that are still being written.
+        """
+        mode = "last" if last_call else ""
+        argv = _script_argv("collect.sh", self.team_dir, str(_MAX_CALL_BYTES), mode)
+        output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _MAX_LINE_BYTES).stdout
+        calls = [_parse(line) for line in output.splitlines()]
+        return [call for call in calls if call is not None]
 
     def _is_flooded(self) -> bool:
         return len(self._seen) >= MAX_CALLS
@@ -245,21 +263,10 @@ class SandboxRpc:
             # Fails when the agent is ending; messages in it are then recorded as not delivered.
             with suppress(SandboxError, OSError, ValueError):
                 if self._stream is None:
-                    sandbox.write_file(f"{TEAM_DIR}/{folder}/{name}", data)
+                    sandbox.write_file(f"{self.team_dir}/{folder}/{name}", data)
                 else:
                     self._stream.stdin.write(f"{folder} {name} {len(data)}\n".encode() + data)
                     self._stream.stdin.flush()
-
-
-def _collect(sandbox: Sandbox, *, last_call: bool = False) -> list[Call]:
-    """Return some calls that have no response yet.
-
-    On the last call, the script waits a moment for files that are still being written.
-    """
-    argv = _script_argv("collect.sh", TEAM_DIR, str(_MAX_CALL_BYTES), "last" if last_call else "")
-    output = sandbox.run(argv, timeout_seconds=60, output_limit=10 * _MAX_LINE_BYTES).stdout
-    calls = [_parse(line) for line in output.splitlines()]
-    return [call for call in calls if call is not None]
 
 
 def _parse(line: bytes) -> Call | None:

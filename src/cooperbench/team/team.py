@@ -24,8 +24,13 @@ from cooperbench.records.tasks import (
 )
 from cooperbench.team.inbox import Inbox
 from cooperbench.team.requests import Requests
-from cooperbench.team.sandbox_rpc import Response, SandboxRpc
-from cooperbench.team.shared_folder import SharedFolder
+from cooperbench.team.sandbox_rpc import (
+    TEAM_DIR,
+    TEAM_DIR_VARIABLE,
+    Response,
+    SandboxRpc,
+)
+from cooperbench.team.shared_folder import SHARED_DIR, SharedFolder
 from cooperbench.team.task_list import TaskList
 from cooperbench.team.teammates import Teammates
 from cooperbench.team.tools import make_tools, run_command
@@ -78,6 +83,8 @@ class Team:
         on_message: Callable[[Message], None],
         features: Mapping[str, bool] | None = None,
         channels: Mapping[str, Channel] | None = None,
+        *,
+        shares_sandbox: bool = False,
     ) -> None:
         """Connect inboxes, tools and remote of all agents.
 
@@ -88,7 +95,10 @@ class Team:
             on_message: Called with every message.
             features: The parts of setting team, and whether each is switched on.
             channels: The rules for messages of each agent, by agent id.
+            shares_sandbox: Whether all agents work in one sandbox.
         """
+        self.agent_ids = tuple(agent_ids)
+        self._shares_sandbox = shares_sandbox
         self._channels = channels or {}
         self._features = dict(features or {})
         self._enabled = {part for part, is_on in self._features.items() if is_on}
@@ -105,7 +115,7 @@ class Team:
         self.tasks = TaskList(teammates) if "task_list" in self._enabled else None
         self.requests = Requests(teammates) if "protocol" in self._enabled else None
         self.shared_folder: SharedFolder | None = None
-        if "scratchpad" in self._enabled:
+        if "scratchpad" in self._enabled and not shares_sandbox:
             self.shared_folder = SharedFolder(teammates.notify_others, self._notify)
         has_tools = bool(self.tasks or self.requests or self.shared_folder)
         if mailbox or remote or has_tools:
@@ -115,7 +125,8 @@ class Team:
 
     def _connect(self, agent_id: str, others: Sequence[str], *, has_inbox: bool) -> None:
         """Create the RPC of an agent, with handlers for everything that is switched on."""
-        rpc = SandboxRpc(agent_id, others)
+        team_dir = f"{TEAM_DIR}/{agent_id}" if self._shares_sandbox else TEAM_DIR
+        rpc = SandboxRpc(agent_id, others, team_dir)
         self._rpcs[agent_id] = rpc
         if has_inbox:
             synchronize = partial(self._synchronize, agent_id)
@@ -127,6 +138,15 @@ class Team:
             rpc.handle("tool", partial(_handle_tool, rpc, tools), *tools)
         if self.remote is not None:
             rpc.handle("push", partial(_handle_push, self.remote, agent_id))
+
+    def environment(self, agent_id: str) -> dict[str, str]:
+        """Return the variables of an agent's commands, by which the team's commands know it.
+
+        Where each agent has its own sandbox there are none.
+        """
+        if not self._shares_sandbox or agent_id not in self._rpcs:
+            return {}
+        return {TEAM_DIR_VARIABLE: self._rpcs[agent_id].team_dir}
 
     def tools(self, agent_id: str) -> Tools:
         """Return the tools of an agent by command name."""
@@ -157,6 +177,8 @@ class Team:
         base_git_dir: str,
     ) -> None:
         """Set up the commands, shared folder and git remote in an agent's sandbox."""
+        if self._shares_sandbox and "scratchpad" in self._enabled:
+            sandbox.run_checked(["mkdir", "-p", SHARED_DIR], f"there is no {SHARED_DIR}", 60)
         rpc = self._rpcs.get(agent_id)
         if rpc is None:
             return

@@ -1,7 +1,8 @@
 """Command-line agents: Claude Code, Codex, Gemini CLI and OpenCode.
 
 Each program runs in the agent's sandbox, without a network and without a key. It reaches the
-gateway through a port on the sandbox's loopback (`forward`), and keeps its files in `AGENT_DIR`.
+gateway through a port on the sandbox's loopback (`forward`), and keeps its files in a folder below
+`AGENTS_DIR`.
 Its web tools are switched off: some of them run at the provider and would work without a network.
 """
 
@@ -28,14 +29,15 @@ from cooperbench.sandbox.contract import PROGRAMS_DIR
 from cooperbench.secrets import redact
 from cooperbench.text import printable
 
-AGENT_DIR = "/cooperbench/agent"
+AGENTS_DIR = "/cooperbench/agent"
 OUTPUT_LOG = "output.log"
 _PROMPT = "prompt.txt"
 _SCRIPT = f"""
 cd -- {REPO_DIR} || exit
-PATH=$1$PATH
-shift
-"$@" <{AGENT_DIR}/{_PROMPT} >{AGENT_DIR}/{OUTPUT_LOG} 2>&1
+folder=$1
+PATH=$2$PATH
+shift 2
+"$@" <"$folder/{_PROMPT}" >"$folder/{OUTPUT_LOG}" 2>&1
 echo $?
 """
 _MAX_OUTPUT_BYTES = 500_000
@@ -63,6 +65,8 @@ class Surroundings(NamedTuple):
     """Address of the gateway."""
     token: str
     """Token for the gateway."""
+    folder: str
+    """Folder of the program's own files."""
     model: str
     """Name of the model without its provider.
 
@@ -88,7 +92,7 @@ class Launch(NamedTuple):
     argv: Sequence[str]
     env: Mapping[str, str]
     files: Mapping[str, str]
-    """Contents of files in `AGENT_DIR`, by their names."""
+    """Contents of files in the program's folder, by their names."""
 
 
 class CliAgent(InstalledAgent):
@@ -152,6 +156,7 @@ class CliAgent(InstalledAgent):
                 node=node,
                 url=f"http://127.0.0.1:{forward.port}",
                 token=access.token,
+                folder=agent_folder(session),
                 model=access.upstream.model.rpartition("/")[2],
                 messaging=session.inbox is not None,
             )
@@ -192,7 +197,7 @@ class ClaudeCodeAgent(CliAgent):
         model = surroundings.model
         argv = [surroundings.program, "-p", "--output-format", "stream-json", "--verbose"]
         argv += ["--dangerously-skip-permissions", "--model", model]
-        argv += ["--mcp-config", f"{AGENT_DIR}/mcp.json", "--strict-mcp-config"]
+        argv += ["--mcp-config", f"{surroundings.folder}/mcp.json", "--strict-mcp-config"]
         argv += ["--disallowedTools", "WebFetch,WebSearch"]
         env = {
             "ANTHROPIC_BASE_URL": surroundings.url,
@@ -200,7 +205,7 @@ class ClaudeCodeAgent(CliAgent):
             # It uses a small model for titles and summaries.
             "ANTHROPIC_DEFAULT_HAIKU_MODEL": model,
             "API_TIMEOUT_MS": str(_MODEL_CALL_SECONDS * 1000),
-            "CLAUDE_CONFIG_DIR": AGENT_DIR,
+            "CLAUDE_CONFIG_DIR": surroundings.folder,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             # Otherwise it refuses to run as root without asking for permissions.
@@ -250,7 +255,7 @@ class CodexAgent(CliAgent):
         # Codex brings its own ripgrep.
         ripgrep_folder = surroundings.program.rpartition("/bin/")[0] + "/codex-path"
         env = {
-            "CODEX_HOME": AGENT_DIR,
+            "CODEX_HOME": surroundings.folder,
             _TOKEN_VARIABLE: surroundings.token,
             "PATH": f"{ripgrep_folder}:",
         }
@@ -284,7 +289,7 @@ class GeminiCliAgent(CliAgent):
         env = {
             "GEMINI_API_KEY": surroundings.token,
             "GOOGLE_GEMINI_BASE_URL": surroundings.url,
-            "GEMINI_CLI_HOME": AGENT_DIR,
+            "GEMINI_CLI_HOME": surroundings.folder,
             # Otherwise it starts itself again with more memory.
             "GEMINI_CLI_NO_RELAUNCH": "true",
         }
@@ -334,8 +339,13 @@ class OpenCodeAgent(CliAgent):
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         }
         for folder in ("config", "data", "cache", "state"):
-            env[f"XDG_{folder.upper()}_HOME"] = f"{AGENT_DIR}/{folder}"
+            env[f"XDG_{folder.upper()}_HOME"] = f"{surroundings.folder}/{folder}"
         return Launch([surroundings.program, "run", "--format", "json"], env, {})
+
+
+def agent_folder(session: AgentSession) -> str:
+    """Return the folder of the program's own files. The sandbox may have programs of others."""
+    return f"{AGENTS_DIR}/{session.slot.agent_id}"
 
 
 def _run_program(launch: Launch, session: AgentSession, access: Access) -> int | None:
@@ -343,12 +353,15 @@ def _run_program(launch: Launch, session: AgentSession, access: Access) -> int |
 
     Return its exit code; None if it did not end by itself.
     """
+    folder = agent_folder(session)
     for name, text in {**launch.files, _PROMPT: session.prompt}.items():
-        session.sandbox.write_file(f"{AGENT_DIR}/{name}", text.encode())
-    variables = [f"{name}={value}" for name, value in launch.env.items() if name != "PATH"]
-    path_prefix = launch.env.get("PATH", "")
-    argv = ["sh", "-c", _SCRIPT, "program", path_prefix, "env", *variables, *launch.argv]
+        session.sandbox.write_file(f"{folder}/{name}", text.encode())
+    env = {**session.environment, **launch.env}
+    path_prefix = env.pop("PATH", "")
+    variables = [f"{name}={value}" for name, value in env.items()]
+    argv = ["sh", "-c", _SCRIPT, "program", folder, path_prefix, "env", *variables, *launch.argv]
     with (
+        session.watch_command(session.steps),
         ThreadPoolExecutor(1, "program") as pool,
         closing(session.sandbox.open_stream(argv)) as stream,
     ):
@@ -368,7 +381,7 @@ def _keep_output(session: AgentSession) -> str:
     text = ""
     with suppress(SandboxError):
         result = session.sandbox.run(
-            ["tail", "-c", str(_MAX_OUTPUT_BYTES), f"{AGENT_DIR}/{OUTPUT_LOG}"],
+            ["tail", "-c", str(_MAX_OUTPUT_BYTES), f"{agent_folder(session)}/{OUTPUT_LOG}"],
             timeout_seconds=_TAIL_SECONDS,
         )
         text = redact(result.stdout_read())

@@ -26,7 +26,7 @@ from cooperbench.errors import CooperBenchError, InfraError, RunStopped, UserErr
 from cooperbench.eval.evaluation_files import read_patches, write_failure
 from cooperbench.eval.evaluation_key import EvaluationOptions, evaluation_key
 from cooperbench.eval.reference_store import ReferenceStore
-from cooperbench.models import Feature, Message, Pair, Usage, agent_slots
+from cooperbench.models import Feature, Message, Pair, Usage, agent_slots, patch_slots
 from cooperbench.records import JsonObject
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.jobs import JobsRecord
@@ -215,7 +215,7 @@ class Driver:
             return []
         names = [paths.result.name]
         names += [
-            paths.agent(slot.agent_id).patch.name for slot in agent_slots(pair, config.setting)
+            paths.agent(slot.agent_id).patch.name for slot in patch_slots(pair, config.setting)
         ]
         return [PackedFolder(paths.folder, pack_folder(paths.folder, names))]
 

@@ -3,7 +3,8 @@
 #
 # A request is a file in the folder of its kind; its name is rung on the bell. Where the backend has no streams there is
 # no bell, but a file `polled`: the harness then looks into the folders a few times a second.
-team=/cooperbench/team
+# Where several agents share the sandbox, a variable of each agent's commands names its folder.
+team=${COOPERBENCH_TEAM:-/cooperbench/team}
 
 # Waiting: short naps first, longer ones the longer it lasts, and a look at the clock about once a second. Every nap and
 # every look starts a process, of which many that wait in one sandbox would leave no time for anything else.
