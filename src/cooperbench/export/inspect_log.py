@@ -294,7 +294,8 @@ def _scores(pair: PairData) -> dict[str, log.Score]:
         value = pair.verdicts.get(verdict)
         if value is None:
             continue
-        explanation = f"{verdict}: {verdict_meaning(verdict, pair.setting)}"
+        meaning = verdict_meaning(verdict, pair.setting, shared=pair.shares_workspace)
+        explanation = f"{verdict}: {meaning}"
         if not value and failures:
             explanation += f"\n\n{failures}"
         scores[verdict] = log.Score(value="C" if value else "I", explanation=explanation)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
-from cooperbench.models import Setting
+from cooperbench.models import SHARED, Setting
 from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds, mismatch_lines, unchecked_lines
@@ -20,6 +20,7 @@ _MAX_OUTPUT_CHARACTERS = 4_000
 _ANSI_COLORS = re.compile("\x1b\\[[0-9;]*m")
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SKIPPED = ("missing", "unevaluated", "no_reference")
+_PATCH_NAMES = {"merged": "the merge", SHARED: "the patch of all agents"}
 _TAGS = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
@@ -84,12 +85,13 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
 
 
 def failure_lines(pair: PairData) -> Iterator[str]:
-    """Yield what failed: each patch alone, then the merge, with the end of the tests' output."""
+    """Yield what failed: each patch, then the merge, with the end of the tests' output."""
     outputs = pair.test_outputs()
     if pair.merge_status == "conflict":
         yield f"plain git merge: conflict in {', '.join(pair.conflicting_files)}"
-    subjects = [*pair.agent_ids] if pair.setting == "solo" else [*pair.agent_ids, "merged"]
-    for subject in subjects:
+    for subject in pair.tested_patches:
+        if subject == "lead":
+            continue  # the lead's patch decides nothing
         totals = pair.evaluation.totals_of(subject) if pair.evaluation else None
         test_runs = totals.features if totals else {}
         for feature_id, test_run in test_runs.items():
@@ -100,7 +102,9 @@ def failure_lines(pair: PairData) -> Iterator[str]:
 
 
 def _failure_line(subject: str, feature_id: int, test_run: FeatureTestRun) -> str:
-    patch = "the merge" if subject == "merged" else f"{subject}'s patch alone"
+    patch = f"{subject}'s patch alone"
+    if subject in _PATCH_NAMES:
+        patch = _PATCH_NAMES[subject]
     counts = f"{test_run.tests_passed} passed, {test_run.tests_failed} failed"
     error = f" ({test_run.error})" if test_run.error else ""
     return f"{patch} fails the tests of feature {feature_id}: {counts}{error}"

@@ -401,7 +401,7 @@ def _submitted_agent(agent: AgentData) -> SubmittedAgent:
 
 
 def _file_checksums(pair: PairData) -> dict[str, SubmittedFile]:
-    patches = [f"{agent_id}.patch" for agent_id in pair.agent_ids]
+    patches = [f"{name}.patch" for name in pair.patch_names]
     checksums = {}
     for name in ("result.json", "eval.json", *patches, "merged.patch"):
         content = read_bytes(pair.paths.folder / name)

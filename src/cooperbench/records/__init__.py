@@ -19,6 +19,7 @@ Read and write them only through this package:
 | steps.jsonl        | `trajectory.Step`, one a line, by `read_journal`                        |
 | tasks.json         | `tasks.TaskListRecord`                                                  |
 | task_log.json      | `tasks.TaskLog`                                                         |
+| workspace.json     | `workspace.WorkspaceRecord`                                             |
 | jobs.json          | `jobs.JobsRecord`                                                       |
 | study.json         | `study.StudyRecord`                                                     |
 | plan.json          | `plan.PlanRecord`                                                       |

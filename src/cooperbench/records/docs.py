@@ -20,6 +20,7 @@ _FILES = {
     "trajectory": "logs/RUN/SETTING/REPO/TASK/f1_f2/agent1/trajectory.json",
     "tasks": "logs/RUN/team/REPO/TASK/f1_f2/tasks.json",
     "task_log": "logs/RUN/team/REPO/TASK/f1_f2/task_log.json",
+    "workspace": "logs/RUN/SETTING/REPO/TASK/f1_f2/workspace.json",
     "jobs": "logs/RUN/jobs.json and logs/RUN/batch.json",
     "study": "logs/STUDY/study.json",
     "plan": "logs/STUDY/plan.json",

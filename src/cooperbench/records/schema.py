@@ -23,6 +23,7 @@ from cooperbench.records.study import StudyRecord
 from cooperbench.records.summary import Summary
 from cooperbench.records.tasks import TaskListRecord, TaskLog
 from cooperbench.records.trajectory import Trajectory
+from cooperbench.records.workspace import WorkspaceRecord
 
 RECORDS: dict[str, type[Record]] = {
     "config": RunRecord,
@@ -33,6 +34,7 @@ RECORDS: dict[str, type[Record]] = {
     "trajectory": Trajectory,
     "tasks": TaskListRecord,
     "task_log": TaskLog,
+    "workspace": WorkspaceRecord,
     "jobs": JobsRecord,
     "study": StudyRecord,
     "plan": PlanRecord,

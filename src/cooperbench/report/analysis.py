@@ -105,6 +105,11 @@ class RateRow:
         """The name of the side: `run:coop`."""
         return f"{self.run}:{self.setting}"
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether all of these pairs had a shared workspace, in which agents have no patches."""
+        return "individual" not in self.rates
+
 
 @dataclass(frozen=True)
 class TeamRow:
@@ -314,9 +319,11 @@ def _merges_in_another_order(pair: PairData) -> bool:
 
 
 def _rates(setting: Setting, pairs: Sequence[PairData], method: Method) -> dict[str, Estimate]:
+    evaluated = [pair for pair in pairs if pair.verdicts]
+    all_shared = bool(evaluated) and all(pair.shares_workspace for pair in evaluated)
     return {
         verdict: rate(observe_verdict(pairs, verdict), method)
-        for verdict in applicable_verdicts(setting)
+        for verdict in applicable_verdicts(setting, shared=all_shared)
     }
 
 

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.agents.model_names import with_vendor
+from cooperbench.models import SHARED
 from cooperbench.records.config import RunRecord
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult, RunConditions
@@ -33,6 +34,7 @@ _CONDITION_OPTIONS = {
     "prompts_sha256": "prompts",
     "agent_config_sha256": "the agent config",
     "replay_from": "the replayed run",
+    "workspace": "--workspace",
 }
 _TEAM_PARTS = ("task_list", "scratchpad", "protocol", "mcp", "auto_refresh", "roles")
 
@@ -116,19 +118,22 @@ def _check_patches(pair: PairData, findings: Findings) -> None:
     evaluated = pair.evaluation.patches if pair.evaluation else None
     if findings.is_explained(pair, EVALUATION):
         evaluated = None
-    for agent in pair.agents:
-        collected = agent.record.patch_sha256
-        if not collected:
+    checksums = pair.result.patch_checksums if pair.result else {}
+    for name in pair.patch_names:
+        collected = checksums.get(name)
+        if collected is None:
             continue
-        if evaluated is not None and evaluated.get(agent.agent_id) != collected:
-            text = f"the tests ran on another patch than {agent.agent_id} handed in"
+        if evaluated is not None and evaluated.get(name) != collected:
+            text = "the tests ran on another patch than the agents left"
+            if name != SHARED:
+                text = f"the tests ran on another patch than {name} handed in"
             findings.add("patch", pair, text, EVALUATION)
             continue
-        patch = pair.patch(agent.agent_id)
+        patch = pair.patch(name)
         if patch is None:
             findings.add("unchecked", pair, "the patches are not here")
         elif sha256(patch).hexdigest() != collected:
-            findings.add("patch", pair, f"{agent.agent_id}.patch is not the one in result.json")
+            findings.add("patch", pair, f"{name}.patch is not the one in result.json")
 
 
 def _check_dataset(pair: PairData, findings: Findings) -> None:
@@ -273,6 +278,8 @@ def _check_conditions(
     if conditions is None:
         return
     differing = _differing_options(config, conditions)
+    if pair.shares_workspace != (conditions.workspace == SHARED):
+        findings.add("conditions", pair, "result.json contradicts itself about --workspace", RESULT)
     if result.backend != config.backend:
         differing.append("--backend")
     for part in _TEAM_PARTS:

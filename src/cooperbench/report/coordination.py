@@ -14,27 +14,35 @@ from itertools import combinations
 from cooperbench.bounded import UnreadableInput, call_bounded, limit_seconds
 from cooperbench.records import JsonObject
 from cooperbench.report import messages
-from cooperbench.report.formatting import Table, decimal_text, first_lines, rate_text
+from cooperbench.report.formatting import (
+    Cell,
+    Rows,
+    Table,
+    decimal_text,
+    first_lines,
+    rate_text,
+)
 from cooperbench.report.mentions import Mention, find_mentions
 from cooperbench.report.messages import Activity, Remark
 from cooperbench.report.pairs import ENDED, LOSSES, Loss, PairData, PairKey
 from cooperbench.report.patches import Overlap, find_overlap, read_agent_patch
 from cooperbench.report.statistics import SHARE, Estimate, Observation, cluster_of, mean
+from cooperbench.report.workspace import WorkspaceUse, measure_workspace
 from cooperbench.text import plural
 
 SCHEMA = "cooperbench.run_coordination/4"
+_MAX_ROWS = 40
 
 
 class PairFiles:
     """The large files of a pair, read once."""
 
     def __init__(self, pair: PairData) -> None:
-        """Read trajectories, conversation and patches."""
+        """Read trajectories, conversation, patches and the changes of a shared workspace."""
         self.conversation = pair.conversation()
         self.trajectories = {agent_id: pair.trajectory(agent_id) for agent_id in pair.agent_ids}
-        self.patches = [
-            read_agent_patch(agent_id, pair.patch(agent_id)) for agent_id in pair.agent_ids
-        ]
+        self.patches = [read_agent_patch(name, pair.patch(name)) for name in pair.patch_names]
+        self.workspace = measure_workspace(pair)
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,11 @@ class Coordination:
     repetitions: tuple[Remark, ...]
     never_shown: tuple[Remark, ...]
     mentions: tuple[Mention, ...] | None
-    """None if a patch cannot be read, so that nobody knows who touches what."""
+    """None if nobody knows who touches what: a patch cannot be read, or belongs to all agents."""
     overlaps: tuple[Overlap, ...]
-    """One for every two agents with a readable patch; empty in solo."""
+    """One for every two agents with a readable patch of their own."""
+    workspace: WorkspaceUse | None
+    """None if each agent had its own."""
     messages_known: bool
     """False if there is no usable conversation.json: more may have been sent than is known."""
     problems: tuple[str, ...]
@@ -69,7 +79,7 @@ def measure_pair(pair: PairData, files: PairFiles | None = None) -> Coordination
     conversation = files.conversation
     results = pair.result.agents if pair.result else {}
     readable = [patch for patch in files.patches if patch.is_readable]
-    all_readable = len(readable) == len(files.patches)
+    is_known_who = len(readable) == len(files.patches) and not pair.shares_workspace
     return Coordination(
         agents=tuple(
             messages.measure_activity(agent_id, results.get(agent_id), steps, conversation.messages)
@@ -78,8 +88,9 @@ def measure_pair(pair: PairData, files: PairFiles | None = None) -> Coordination
         questions=tuple(messages.find_questions(conversation.messages)),
         repetitions=tuple(messages.find_repetitions(conversation.messages)),
         never_shown=tuple(messages.find_unread(conversation)),
-        mentions=find_mentions(conversation.messages, readable) if all_readable else None,
+        mentions=find_mentions(conversation.messages, readable) if is_known_who else None,
         overlaps=tuple(find_overlap(first, second) for first, second in combinations(readable, 2)),
+        workspace=files.workspace,
         messages_known=conversation.complete,
         problems=tuple(_problems(files)),
     )
@@ -108,6 +119,7 @@ def unreadable_coordination(problem: str) -> Coordination:
         never_shown=(),
         mentions=None,
         overlaps=(),
+        workspace=None,
         messages_known=False,
         problems=(problem,),
     )
@@ -117,6 +129,8 @@ def _problems(files: PairFiles) -> Iterator[str]:
     for patch in files.patches:
         if not patch.is_readable:
             yield f"{patch.agent_id}: no readable patch"
+    if files.workspace is not None:
+        yield from files.workspace.problems
     for agent_id, steps in files.trajectories.items():
         if not steps:
             yield f"{agent_id}: no trajectory"
@@ -141,6 +155,8 @@ class MeasureDefinition:
     """False for a mean of counts."""
     needs_messages: bool = True
     """Whether it means nothing if some messages are not known."""
+    needs_workspace: bool = False
+    """Whether it is left out unless agents share a workspace."""
 
 
 def _share_values(marked: int, total: int) -> list[float]:
@@ -191,6 +207,17 @@ def _overlap_definition(
         is_share=False,
         needs_messages=False,
     )
+
+
+def _count_overwrites(pair: Coordination) -> Values:
+    return [len(pair.workspace.overwrites)] if pair.workspace else []
+
+
+def _joint_changes(pair: Coordination) -> Values:
+    """Return for each change of a file whether commands of several agents ran."""
+    if pair.workspace is None:
+        return []
+    return _share_values(pair.workspace.joint_changes, pair.workspace.changes)
 
 
 MEASURES = (
@@ -272,6 +299,23 @@ MEASURES = (
         "functions and classes changed by two agents",
         lambda overlap: len(overlap.symbols),
     ),
+    MeasureDefinition(
+        "overwrites",
+        "changes of files that another agent had changed",
+        "pairs",
+        _count_overwrites,
+        is_share=False,
+        needs_messages=False,
+        needs_workspace=True,
+    ),
+    MeasureDefinition(
+        "joint_changes",
+        "changes while several agents ran commands",
+        "changes",
+        _joint_changes,
+        needs_messages=False,
+        needs_workspace=True,
+    ),
 )
 """All measures, in the order in which they are shown."""
 
@@ -337,11 +381,15 @@ def measure_run(
     ended = [pair for pair in together if pair.state in ENDED]
     measured = tuple((pair.key, measure(pair)) for pair in ended)
     losses = [pair.loss for pair in together]
+    has_workspace = any(coordination.workspace for _, coordination in measured)
+    definitions = [
+        definition for definition in MEASURES if has_workspace or not definition.needs_workspace
+    ]
     return RunCoordination(
         n=len(measured),
         skipped=len(together) - len(measured),
         clusters=len({cluster_of(key) for key, _ in measured}),
-        measures=tuple(_estimate_measure(definition, measured) for definition in MEASURES),
+        measures=tuple(_estimate_measure(definition, measured) for definition in definitions),
         loss={loss: losses.count(loss) for loss in LOSSES},
         conflicts=_count_conflicts(ended),
         problems=tuple(_run_problems(measured)),
@@ -410,5 +458,29 @@ def coordination_tables(run_name: str, run: RunCoordination) -> Iterator[Table]:
     if run.conflicts:
         lines = [f"{path}: {plural(count, 'pair')}" for path, count in run.conflicts.items()]
         yield Table("Conflicts by file", notes=first_lines(lines))
+    yield from _workspace_tables(run)
     if run.problems:
         yield Table("Could not be read", notes=first_lines(run.problems))
+
+
+def _workspace_tables(run: RunCoordination) -> Iterator[Table]:
+    """Yield who contributed what to shared workspaces, and what was overwritten."""
+    rows: Rows = []
+    overwrites: list[str] = []
+    for key, coordination in run.pairs:
+        if coordination.workspace is None:
+            continue
+        for agent in coordination.workspace.contributions:
+            lines = f"+{agent.added} −{agent.removed}"
+            changes: list[Cell] = [agent.own_changes, lines, agent.joint_changes]
+            rows.append([key.label, agent.agent_id, *changes, len(agent.final_files)])
+        overwrites += [
+            f"{key.label}: {overwrite.text}" for overwrite in coordination.workspace.overwrites
+        ]
+    if rows:
+        headings = ("", "agent", "own changes", "lines", "joint changes", "last in files")
+        hidden = len(rows) - _MAX_ROWS
+        notes = [f"… {hidden:,} more (--json prints all)"] if hidden > 0 else []
+        yield Table("Contributions to shared workspaces", headings, rows[:_MAX_ROWS], notes)
+    if overwrites:
+        yield Table("Overwritten in shared workspaces", notes=first_lines(overwrites))

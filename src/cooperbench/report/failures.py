@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cooperbench.models import SHARED
 from cooperbench.records.evaluation import FeatureTestRun
 from cooperbench.report.pairs import PairData
 
@@ -23,7 +24,7 @@ class FailedTests:
     """A test run that failed, with its first error."""
 
     subject: str
-    """The patch that was tested: an agent's id, `solo` or `merged`."""
+    """The patch that was tested: an agent's id, `solo`, `shared` or `merged`."""
     feature_id: int
     tests_failed: int
     tests_run: int
@@ -52,7 +53,8 @@ def _reason_of_failure(pair: PairData) -> str:
         return _conflict_reason(pair.conflicting_files, merged_error)
     if pair.suspicious:
         return pair.suspicious_texts[0]
-    return f"merged: {merged_error}" if merged_error else ""
+    subject = SHARED if pair.shares_workspace else "merged"
+    return f"{subject}: {merged_error}" if merged_error else ""
 
 
 def _agent_failures(pair: PairData) -> Iterator[str]:
@@ -81,6 +83,8 @@ def failed_tests(pair: PairData) -> list[FailedTests]:
         return []
     outputs = pair.test_outputs()
     subjects = pair.agent_ids if pair.loss == "capability" else ("merged",)
+    if pair.shares_workspace:
+        subjects = pair.patch_names
     failures = []
     for subject, feature_id, test_run in _failed_runs(pair, subjects):
         recorded_error = test_run.error or "the tests failed"

@@ -265,9 +265,9 @@ def make_case(pair: PairData) -> Case:
 def _sources(pair: PairData, messages: tuple[SentMessage, ...]) -> dict[str, str]:
     """Return everything that the judge may quote, by name."""
     sources = {f"message:{message.sequence}": message.text for message in messages}
-    for agent_id in pair.agent_ids:
-        patch = pair.patch(agent_id) or b""
-        sources[f"patch:{agent_id}"] = patch.decode("utf-8", "replace")
+    for patch_name in pair.patch_names:
+        patch = pair.patch(patch_name) or b""
+        sources[f"patch:{patch_name}"] = patch.decode("utf-8", "replace")
     for name, output in pair.test_outputs().items():
         sources[f"tests:{name}"] = output
     return sources
@@ -284,16 +284,21 @@ def _facts(pair: PairData) -> str:
         f"Merge: {merge_text(pair.merge_status) or 'none'}; conflicting files: {conflicts}",
         f"Features whose tests fail on the merge: {', '.join(failed) or 'none'}",
     ]
+    if pair.shares_workspace:
+        lines[-2:] = [
+            "All agents worked on one tree, which is one patch: there was no merge",
+            f"Features whose tests fail with it: {', '.join(failed) or 'none'}",
+        ]
     return "\n".join(lines)
 
 
 def _agent_facts(agent: AgentData) -> str:
     features = ", ".join(str(feature_id) for feature_id in agent.feature_ids)
+    text = f"{agent.agent_id}: feature {features}, ended as {agent.status}"
+    if agent.success is None:
+        return text
     outcome = "passes" if agent.success else "fails"
-    return (
-        f"{agent.agent_id}: feature {features}, ended as {agent.status}, "
-        f"its patch alone {outcome} its own tests"
-    )
+    return f"{text}, its patch alone {outcome} its own tests"
 
 
 def parse_label(answer: str, sources: Mapping[str, str]) -> FailureLabel | None:

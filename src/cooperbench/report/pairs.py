@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from cooperbench import records
-from cooperbench.models import Message, Setting
+from cooperbench.models import SHARED, Message, Setting
 from cooperbench.records.conversation import Conversation as ConversationRecord
 from cooperbench.records.conversation import ConversationMessage
 from cooperbench.records.evaluation import (
@@ -25,6 +25,7 @@ from cooperbench.records.evaluation import (
 )
 from cooperbench.records.result import AgentResult, PairResult
 from cooperbench.records.trajectory import Step, Trajectory, read_journal
+from cooperbench.records.workspace import WorkspaceRecord
 from cooperbench.storage import PairPaths, read_bytes
 
 State = Literal["passed", "failed", "error", "no_reference", "unevaluated", "missing", "broken"]
@@ -67,7 +68,7 @@ LOSSES: Mapping[Loss, Meaning] = {
         "⚡", "conflict", "each passes alone, git cannot merge them, a union merge fails"
     ),
     "integration": Meaning(
-        "≠", "failed together", "the patches merge, but the merged code fails its tests"
+        "≠", "failed together", "the patches merge or are one patch, which fails the tests"
     ),
 }
 """How a judged pair ended: `failed` is split by the first thing that went wrong."""
@@ -91,6 +92,10 @@ PUBLIC_VERDICT = "public"
 _MERGE_TEXTS = {"missing_input": "a patch is missing"}
 _REVIEW_NOTE_REASON = "test_process"
 """Reason of entries of `suspicious` in older files that are review notes today."""
+_SHARED_MEANINGS = {
+    "merged": "the patch of the shared workspace passes all tests",
+    "overall": "the same as merged: the patch of a shared workspace is not merged",
+}
 _SOLO_MEANINGS = {
     "individual": "the agent's patch passes the tests of all its features",
     "overall": "the same as individual: a single patch is not merged",
@@ -104,16 +109,23 @@ def merge_text(merge_status: str | None) -> str:
     return _MERGE_TEXTS.get(merge_status, merge_status)
 
 
-def verdict_meaning(verdict: str, setting: Setting) -> str:
-    """Return what a verdict means in a setting."""
+def verdict_meaning(verdict: str, setting: Setting, *, shared: bool = False) -> str:
+    """Return what a verdict means in a setting, in shared workspaces or in others."""
     if setting == "solo":
         return _SOLO_MEANINGS.get(verdict, VERDICTS[verdict])
+    if shared:
+        return _SHARED_MEANINGS.get(verdict, VERDICTS[verdict])
     return VERDICTS[verdict]
 
 
-def applicable_verdicts(setting: Setting) -> tuple[str, ...]:
-    """Return the names of the verdicts in a setting. In solo there is nothing to merge."""
-    return tuple(VERDICTS) if setting != "solo" else ("individual", "overall")
+def applicable_verdicts(setting: Setting, *, shared: bool = False) -> tuple[str, ...]:
+    """Return the names of the verdicts in a setting, in shared workspaces or in others.
+
+    In solo and in a shared workspace there is nothing to merge.
+    """
+    if setting == "solo":
+        return ("individual", "overall")
+    return ("merged", "overall") if shared else tuple(VERDICTS)
 
 
 @dataclass(frozen=True, order=True)
@@ -226,7 +238,7 @@ class PairData:
             "overall": evaluation.overall_success,
             "strict": evaluation.overall_success_strict,
         }
-        applicable = applicable_verdicts(self.setting)
+        applicable = applicable_verdicts(self.setting, shared=self.shares_workspace)
         return {name: verdicts[name] if name in applicable else None for name in VERDICTS}
 
     @property
@@ -363,8 +375,29 @@ class PairData:
         )
 
     @property
+    def shares_workspace(self) -> bool:
+        """Whether all agents worked on one tree, whose patch belongs to all of them."""
+        return self.result is not None and self.result.shared is not None
+
+    @property
+    def patch_names(self) -> tuple[str, ...]:
+        """The names of the patches: the ids of the agents, or `shared`."""
+        return (SHARED,) if self.shares_workspace else self.agent_ids
+
+    @property
+    def tested_patches(self) -> tuple[str, ...]:
+        """The names of everything that is tested, in order; of one patch there is no merge."""
+        if len(self.patch_names) == 1:
+            return self.patch_names
+        return (*self.patch_names, "merged", "lead")
+
+    def workspace(self) -> WorkspaceRecord | None:
+        """Return which agent's commands changed which files; None without a shared workspace."""
+        return records.read(self.paths.workspace, WorkspaceRecord)
+
+    @property
     def merged(self) -> MergeEvaluation | None:
-        """The evaluation of the merge; None without a verdict."""
+        """The evaluation of the work of all agents together; None without a verdict."""
         return self._verdict.merged if self._verdict else None
 
     @property
@@ -446,9 +479,9 @@ class PairData:
                     timestamp=step.timestamp,
                 )
 
-    def patch(self, agent_id: str) -> bytes | None:
-        """Return an agent's patch; None if there is none."""
-        return read_bytes(self.paths.agent(agent_id).patch)
+    def patch(self, name: str) -> bytes | None:
+        """Return the patch with a name of `patch_names`; None if there is none."""
+        return read_bytes(self.paths.agent(name).patch)
 
     def test_outputs(self) -> dict[str, str]:
         """Return the output of the tests by name: `agent1-f1`, `merged-f2`, …."""

@@ -111,10 +111,16 @@ def _rate_lines(setting: Setting, part: SettingSummary) -> list[str]:
         "overall": part.rates.overall_success,
         "strict": part.rates.overall_success_strict,
     }
+    # Agents that share a workspace have no patches of their own.
+    all_shared = rates["overall"].of > 0 and rates["individual"].of == 0
     return aligned(
         [
-            (verdict, *rate_cells(rates[verdict]), verdict_meaning(verdict, setting))
-            for verdict in applicable_verdicts(setting)
+            (
+                verdict,
+                *rate_cells(rates[verdict]),
+                verdict_meaning(verdict, setting, shared=all_shared),
+            )
+            for verdict in applicable_verdicts(setting, shared=all_shared)
         ]
     )
 

@@ -42,7 +42,14 @@ from cooperbench.report.mismatch import (
     mismatch_lines,
     unchecked_lines,
 )
-from cooperbench.report.pairs import ENDED, NOT_EVALUATED, STATES, VERDICTS, verdict_meaning
+from cooperbench.report.pairs import (
+    ENDED,
+    NOT_EVALUATED,
+    STATES,
+    VERDICTS,
+    applicable_verdicts,
+    verdict_meaning,
+)
 from cooperbench.report.statistics import Estimate
 from cooperbench.report.workload_table import workload_table
 from cooperbench.text import dollars_text, duration_text, plural
@@ -163,15 +170,19 @@ def _footnote_marks(rows: Sequence[RateRow]) -> dict[str, str]:
 
 
 def _verdict_notes(verdicts: Sequence[str], rows: Sequence[RateRow]) -> Iterator[str]:
-    """Yield what each verdict means; solo has meanings of its own."""
+    """Yield what each verdict means; solo and shared workspaces have meanings of their own."""
     has_solo = any(row.setting == "solo" for row in rows)
-    has_others = any(row.setting != "solo" for row in rows)
+    has_shared = any(row.is_shared for row in rows)
+    has_others = any(row.setting != "solo" and not row.is_shared for row in rows)
     for verdict in verdicts:
         solo_meaning = verdict_meaning(verdict, "solo")
         if has_others:
             yield f"{verdict}: {VERDICTS[verdict]}"
         if has_solo and solo_meaning != VERDICTS[verdict]:
             yield f"{verdict} (solo): {solo_meaning}"
+        if has_shared and verdict in applicable_verdicts("coop", shared=True):
+            meaning = verdict_meaning(verdict, "coop", shared=True)
+            yield f"{verdict} (shared workspace): {meaning}"
 
 
 def _state_lines(row: RateRow) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from cooperbench.models import agent_slots
+from cooperbench.models import SHARED, agent_slots
 from cooperbench.records.evaluation import Evaluation, EvaluationError
 from cooperbench.records.result import AgentResult, PairResult, ResultError
 from cooperbench.text import dollars_text, duration_text, plural, printable, shorten, wrap
@@ -75,9 +75,9 @@ def verdict_text(evaluation: Evaluation | EvaluationError) -> str:
 def _failure_details(evaluation: Evaluation) -> list[str]:
     """Return what went wrong, by agent and for the merge."""
     failed_alone = [name for name, agent in evaluation.agents.items() if not agent.success]
-    details = [f"{agent_title(name)} failed alone" for name in failed_alone if name != "solo"]
-    if "solo" in failed_alone:
-        details.append("the tests fail")
+    if any(name in failed_alone for name in ("solo", SHARED)):
+        return ["the tests fail"]
+    details = [f"{agent_title(name)} failed alone" for name in failed_alone]
     merged = evaluation.merged
     if merged is None:
         return details
@@ -138,9 +138,10 @@ def _evaluation_header(plans: Sequence[Plan]) -> list[str]:
 
 def _agents_per_task(plan: Plan) -> str:
     sizes = {len(agent_slots(pair, plan.config.setting)) for pair in plan.pairs} or {2}
-    if len(sizes) == 1:
-        return plural(min(sizes), "agent")
-    return f"{min(sizes)}–{max(sizes)} agents"
+    text = plural(min(sizes), "agent")
+    if len(sizes) > 1:
+        text = f"{min(sizes)}–{max(sizes)} agents"
+    return f"{text} on one tree" if plan.config.workspace == "shared" else text
 
 
 @dataclass

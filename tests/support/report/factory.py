@@ -464,7 +464,7 @@ class _PairWriter:
             "image": f"local/{self.key.repo}:task{self.key.task_id}", "image_digest": "sha256:" + "1" * 64, "attempt": 1, "earlier_attempts": [],
             "started_at": _time(0), "ended_at": _time(seconds), "duration_seconds": seconds, "error": None,
             "version": self.style.version, "dataset_sha256": CONTENT_SHA256,
-            "conditions": {name: config[name] for name in RunConditions.__struct_fields__},
+            "conditions": {name: config[name] for name in RunConditions.__struct_fields__ if name in config},
         }  # fmt: skip
 
     def _evaluation(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ _CUT_NOTE = "\n[… {cut} characters left out; the whole is in the logs …]\n"
 _SHOWN_FILES = frozenset(
     (
         *("result.json", "eval.json", "conversation.json"),
-        *("task_log.json", "judge.json", "merged.patch"),
+        *("task_log.json", "judge.json", "workspace.json", "merged.patch"),
     )
 )
 
@@ -49,7 +49,8 @@ class AgentRow:
     """One agent of the pair."""
 
     id: str
-    patch_bytes: int
+    patch_bytes: int | None
+    """None in a shared workspace."""
     has_result: bool
     """Whether result.json describes the agent. Otherwise the next fields have no meaning."""
     agent: str | None = None
@@ -158,6 +159,8 @@ class PairDetail(msgspec.Struct, kw_only=True, frozen=True):
     problems: list[str]
     earlier_attempts: list[str]
     agents: list[AgentRow]
+    patches: list[str]
+    """Names of the patches: the ids of the agents, or `shared`."""
     entries: list[Entry]
     messages: list[ShownMessage]
     diffs: list[FileChanges]
@@ -201,6 +204,7 @@ def pair_detail(pair: PairData) -> PairDetail:
         problems=problems,
         earlier_attempts=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.earlier_attempts],
         agents=[_agent_row(pair, agent_id) for agent_id in pair.agent_ids],
+        patches=list(pair.patch_names),
         entries=_entries(pair, files, timeline),
         messages=[_shown_message(message, timeline) for message in files.conversation.messages],
         diffs=side_by_side(files.patches, pair.conflicting_files),
@@ -228,6 +232,7 @@ def unreadable_detail(pair: PairData, problem: str) -> PairDetail:
         problems=[*pair.problems, problem],
         earlier_attempts=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.earlier_attempts],
         agents=[_agent_row(pair, agent_id) for agent_id in pair.agent_ids],
+        patches=list(pair.patch_names),
         entries=[],
         messages=[],
         diffs=[],
@@ -312,7 +317,9 @@ def _shown_message(message: SentMessage, timeline: _Timeline) -> ShownMessage:
 
 
 def _agent_row(pair: PairData, agent_id: str) -> AgentRow:
-    patch_bytes = len(pair.patch(agent_id) or b"")
+    patch_bytes = None
+    if not pair.shares_workspace:
+        patch_bytes = len(pair.patch(agent_id) or b"")
     for agent in pair.agents:
         if agent.agent_id == agent_id:
             return AgentRow(
@@ -353,8 +360,7 @@ def _test_runs(pair: PairData) -> Iterator[ShownTestRun]:
     if pair.evaluation is None:
         return
     outputs = pair.test_outputs()
-    subjects = pair.agent_ids if pair.setting == "solo" else (*pair.agent_ids, "merged", "lead")
-    for subject in subjects:
+    for subject in pair.tested_patches:
         totals = pair.evaluation.totals_of(subject)
         if totals is None:
             continue
@@ -395,7 +401,7 @@ def _team_detail(pair: PairData) -> TeamDetail | None:
 def _shown_files(pair: PairData) -> Iterator[ShownFile]:
     """Yield the files in the pair's folder; small text files with their content."""
     folder = pair.paths.folder
-    patches = {f"{agent_id}.patch" for agent_id in pair.agent_ids}
+    patches = {f"{name}.patch" for name in pair.patch_names}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         is_hidden = "/." in f"/{name}"

@@ -136,6 +136,7 @@ function verdictBox(detail, pair, series) {
 function subjectName(subject) {
   if (subject === "merged") return "the merge";
   if (subject === "lead") return "the lead's patch";
+  if (subject === "shared") return "the shared patch";
   return `${subject}'s patch`;
 }
 
@@ -237,7 +238,21 @@ function verdictCards(detail) {
     "ul",
     { class: "verdict" },
     evaluated.map(agentCard),
-    merged && detail.agents.length > 1 && [mergeCard(merged), mergedTestsCard(detail)],
+    merged && detail.patches.length > 1 && [mergeCard(merged), mergedTestsCard(detail)],
+    merged && isShared(detail) && sharedPatchCard(detail),
+  );
+}
+
+// One patch of all agents, who worked on one tree: there is nothing to merge.
+function isShared(detail) {
+  return detail.patches[0] === "shared";
+}
+
+function sharedPatchCard(detail) {
+  return verdictCard(
+    "the shared patch",
+    successText(detail.merged.success, "passes all tests", "fails"),
+    testCounts(detail, "shared"),
   );
 }
 
@@ -287,7 +302,7 @@ function agentTable(detail, pair) {
     agent.completion_tokens.toLocaleString("en"),
     money(agent.cost),
     duration(agent.duration_seconds),
-    size(agent.patch_bytes),
+    isShared(detail) ? "shared" : size(agent.patch_bytes),
   ];
   const rows = known.map(row);
   if (known.length > 1) rows.push(totalRow(known, detail));
@@ -306,7 +321,7 @@ function totalRow(agents, detail) {
     sum("completion_tokens").toLocaleString("en"),
     money(sum("cost")),
     h("span", { title: "from the first start to the last end" }, duration(detail.seconds)),
-    size(sum("patch_bytes")),
+    isShared(detail) ? "" : size(sum("patch_bytes")),
   ];
 }
 

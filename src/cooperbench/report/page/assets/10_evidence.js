@@ -58,6 +58,33 @@ function overlapEvidence(found, textsOf) {
   return evidence;
 }
 
+// Who changed what in a workspace that all agents share; empty if each had its own.
+function workspaceRows(workspace) {
+  if (!workspace) return [];
+  const contribution = (agent) => {
+    const files = `${count(agent.own_changes, "own change")} (+${agent.added} −${agent.removed})`;
+    const joint = `${agent.joint_changes} while others ran commands too`;
+    return `${agent.agent_id}: ${files}, ${joint}; last in ${count(agent.final_files.length, "file")}`;
+  };
+  const overwrite = ({ path, status, by, of }) => {
+    const verb = status === "D" ? "deleted" : "changed";
+    return `${by.join(" or ")} ${verb} ${path} after ${of.join(" or ")}`;
+  };
+  const evidence = (texts) => texts.map((text) => ({ message: null, text }));
+  return [
+    {
+      name: "changes of the shared workspace",
+      value: String(workspace.changes),
+      evidence: evidence(workspace.contributions.map(contribution)),
+    },
+    {
+      name: "changes of files that another had changed",
+      value: String(workspace.overwrites.length),
+      evidence: evidence(workspace.overwrites.map(overwrite)),
+    },
+  ];
+}
+
 // Facts about how the agents worked together: {name, value, evidence}.
 function coordinationRows(found) {
   const shares = (key) =>
@@ -103,6 +130,7 @@ function coordinationRows(found) {
       `functions and classes changed by ${both}`,
       overlapEvidence(found, (overlap) => overlap.symbols),
     ),
+    ...workspaceRows(found.workspace),
   ];
   return rows.filter((row) => row.value);
 }

@@ -6,14 +6,14 @@ function changes(detail) {
   if (!detail.diffs.length) return h("p", { class: "quiet" }, "No patch changes a file.");
   const files = count(detail.diffs.length, "file");
   let text = `${files} changed.`;
-  if (detail.agents.length > 1) {
+  if (detail.patches.length > 1) {
     const shared = detail.diffs.filter((file) => file.shared).length;
-    const agents = detail.agents.length > 2 ? "several" : "both";
+    const agents = detail.patches.length > 2 ? "several" : "both";
     text = `${files} changed, ${shared} of them by ${agents}. Hunks that change the same or neighboring lines of the base are marked.`;
   }
   return [
     h("p", { class: "quiet" }, text, " Click a file to see its changes."),
-    detail.diffs.map((file) => changedFile(file, detail.agents)),
+    detail.diffs.map((file) => changedFile(file, detail.patches)),
   ];
 }
 
@@ -23,10 +23,10 @@ function fileTag(file) {
   return null;
 }
 
-function changedFile(file, agents, folded = false) {
+function changedFile(file, patches, folded = false) {
   const authors = [];
   file.sides.forEach((side, index) => {
-    if (side) authors.push(`${agents[index].id}: ${count(side.lines, "line")}`);
+    if (side) authors.push(`${patches[index]}: ${count(side.lines, "line")}`);
   });
   const node = h(
     "details",
@@ -40,24 +40,24 @@ function changedFile(file, agents, folded = false) {
     ),
   );
   const showSides = () => {
-    if (node.open && !node.querySelector(".sides")) node.append(fileSides(file, agents));
+    if (node.open && !node.querySelector(".sides")) node.append(fileSides(file, patches));
   };
   node.addEventListener("toggle", showSides);
-  node.open = !folded && (file.conflict || file.overlap || agents.length === 1);
+  node.open = !folded && (file.conflict || file.overlap || patches.length === 1);
   showSides();
   return node;
 }
 
-function fileSides(file, agents) {
-  // With many agents there is room only for those that touch the file.
+function fileSides(file, patches) {
+  // With many patches there is room only for those that touch the file.
   const shown = file.sides
     .map((side, index) => ({ side, index }))
-    .filter(({ side }) => side || agents.length < 3);
+    .filter(({ side }) => side || patches.length < 3);
   const column = ({ side, index }) =>
     h(
       "div",
       { class: "side" },
-      agents.length > 1 && h("div", { class: `lane-head l${index + 1}` }, agents[index].id),
+      patches.length > 1 && h("div", { class: `lane-head l${index + 1}` }, patches[index]),
       side ? hunks(side) : h("p", { class: "quiet small" }, "does not touch it"),
     );
   return h("div", { class: "sides", vars: { "--columns": shown.length } }, shown.map(column));
