@@ -49,4 +49,5 @@ class WorkspaceRecord(Record, kw_only=True, frozen=True):
     problem: str | None
     """Why the last failed snapshot failed, on one line."""
     ended_during: list[str] | None
-    """Agents whose commands ran when the sandbox ended from inside; None if it did not."""
+    """Agents whose commands ran when the sandbox ended from inside, or since the last snapshot
+    before; None if it did not end."""

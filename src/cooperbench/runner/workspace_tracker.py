@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from cooperbench.agents.base import REPO_DIR
@@ -47,6 +47,7 @@ class WorkspaceTracker:
         self._active: dict[str, int] = {}
         """Agents whose commands ran at any time since the last snapshot began."""
         self._ended_commands = 0
+        self._ended_during: list[str] | None = None
         self._taking = threading.Lock()
         """Held while a snapshot is taken; guards the next fields."""
         self._covered_commands = 0
@@ -57,7 +58,6 @@ class WorkspaceTracker:
         self._failures_in_a_row = 0
         self._seconds = 0.0
         self._problem: str | None = None
-        self._ended_during: list[str] | None = None
 
     def start(self) -> None:
         """Take the first snapshot, before any agent works."""
@@ -72,8 +72,7 @@ class WorkspaceTracker:
             yield
         except SandboxDestroyed:
             with self._lock:
-                if self._ended_during is None:
-                    self._ended_during = sorted(self._running)
+                self._note_end(self._active)
             raise
         finally:
             with self._lock:
@@ -138,6 +137,9 @@ class WorkspaceTracker:
             return
         finally:
             self._seconds += time.monotonic() - started
+            with self._lock:
+                # Git may have seen what a command did that began meanwhile.
+                active = {**active, **self._active}
         self._snapshots += 1
         self._failures_in_a_row = 0
         if files:
@@ -151,13 +153,20 @@ class WorkspaceTracker:
             )
             self._changes.append(change)
 
-    def _note_failure(self, error: SandboxError, active: dict[str, int]) -> None:
+    def _note_failure(self, error: SandboxError, active: Mapping[str, int]) -> None:
         self._failed_snapshots += 1
         self._failures_in_a_row += 1
         self._problem = printable(str(error))[-_MAX_REASON_CHARACTERS:]
         with self._lock:
             # The next snapshot has their changes.
-            self._active = active | self._active
+            self._active = dict(active)
+            if isinstance(error, SandboxDestroyed):
+                self._note_end(active)
+
+    def _note_end(self, active: Mapping[str, int]) -> None:
+        """Record who was at work when the sandbox ended; the caller holds `_lock`."""
+        if self._ended_during is None:
+            self._ended_during = sorted(active)
 
     def _changed_files(self) -> tuple[list[FileChange], bool]:
         """Return the files that have changed since the last snapshot, and whether these are all."""
