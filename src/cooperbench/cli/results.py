@@ -17,6 +17,7 @@ from cooperbench import records
 from cooperbench.cli import arguments
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
+from cooperbench.export.otlp import endpoint_of, send_run
 from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.records import JsonObject
@@ -316,6 +317,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = "file, or folder of files (default: in export/ in the run's folder)"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=output)
+    otlp = "with --format otlp: also send the traces to an OpenTelemetry collector"
+    parser.add_argument("--otlp", metavar="URL", help=otlp)
     verify = (
         "write nothing; check that a leaderboard file is consistent,"
         " and compare it with the run's logs if they are here"
@@ -332,6 +335,8 @@ def export(args: argparse.Namespace) -> int:
         return _verify(args.verify, logs_dir, run)
     if run is None:
         raise _no_run_named(logs_dir)
+    if args.otlp:
+        _check_otlp(args)
     target = args.output or run.root / "export" / FORMATS[args.format].target
     exported = export_run(run, args.format, target)
     for line in exported.left_out:
@@ -345,7 +350,16 @@ def export(args: argparse.Namespace) -> int:
     else:
         files = plural(len(exported.files), "file")
         arguments.print_line(f"wrote {files} of {pairs} to {target}")
+    if args.otlp:
+        spans = plural(send_run(run, args.otlp), "span")
+        arguments.print_line(f"sent {spans} to {endpoint_of(args.otlp)}")
     return 0
+
+
+def _check_otlp(args: argparse.Namespace) -> None:
+    if args.format != "otlp":
+        raise UserError("--otlp needs --format otlp")
+    endpoint_of(args.otlp)
 
 
 def _warn_about_missing_verdicts(run: loading.Run) -> None:

@@ -10,6 +10,7 @@ from cooperbench.errors import UserError
 from cooperbench.export.atif import write_documents
 from cooperbench.export.inspect_log import inspect_log_bytes
 from cooperbench.export.junit import junit_bytes
+from cooperbench.export.otlp import otlp_bytes, untraced_lines
 from cooperbench.export.submission import submission_bytes
 from cooperbench.report.loading import Run
 from cooperbench.report.pair_table import csv_bytes, pair_rows, parquet_bytes
@@ -34,6 +35,8 @@ class Format(NamedTuple):
     """Default name of the file or folder."""
     content: Callable[[Run], bytes] | None = None
     """Makes the content of a format that is one file; None if the format is a folder of files."""
+    left_out: Callable[[Run], list[str]] | None = None
+    """Returns a line for each pair that the file does not have; None if it has all of them."""
 
 
 FORMATS = {
@@ -48,6 +51,12 @@ FORMATS = {
         submission_bytes,
     ),
     "inspect": Format("a log of Inspect, for `inspect view`", "run.eval", inspect_log_bytes),
+    "otlp": Format(
+        "traces for OpenTelemetry, JSON lines (see --otlp)",
+        "traces.jsonl",
+        otlp_bytes,
+        untraced_lines,
+    ),
     "atif": Format("Agent Trajectory Interchange Format, a document for each agent", "atif"),
 }
 
@@ -81,5 +90,8 @@ def _write(run: Run, export_format: Format, target: Path) -> Exported:
         return Exported(*write_documents(run, target))
     if target.is_dir():
         target /= export_format.target
+    left_out = export_format.left_out(run) if export_format.left_out else []
+    if len(left_out) == len(run.pairs):
+        return Exported([], left_out)
     write_bytes(target, export_format.content(run))
-    return Exported([target], [])
+    return Exported([target], left_out)

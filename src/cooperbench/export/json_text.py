@@ -17,4 +17,9 @@ def json_text(value: object) -> str:
     replaced by U+FFFD.
     """
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+    return without_surrogates(text)
+
+
+def without_surrogates(text: str) -> str:
+    """Return a text that UTF-8 can encode."""
     return _SURROGATES.sub("\ufffd", text)

@@ -269,10 +269,14 @@ def read_pairs(
             keys.add(PairKey(folder.parent.parent.name, int(task), features))
     pairs = []
     for key in sorted(keys):
-        pair_paths = paths.pair_named(setting, key.repo, key.task_id, key.features)
-        pair = _read_pair(pair_paths, setting, key)
+        pair = read_pair(paths, setting, key)
         pairs.append(replace(pair, agent_count=agent_count))
     return pairs
+
+
+def read_pair(paths: ExperimentPaths, setting: Setting, key: PairKey) -> PairData:
+    """Read the pair with a key, which need not have a folder."""
+    return _read_pair(paths.pair_named(setting, key.repo, key.task_id, key.features), setting, key)
 
 
 def _agent_count(config: RunRecord | None) -> int | None:

@@ -85,6 +85,8 @@ class RunConfig(RunOptions):
         check_division(self)
         self._check_channel_options()
         image_template(self.image_template)
+        if self.otlp is not None:
+            _check_collector(self.otlp)
         for url in self.base_urls:
             if url is not None:
                 _check_base_url(url)
@@ -505,6 +507,14 @@ def _names(name: str, value: object) -> tuple[str, ...] | None:
         if all(isinstance(item, str) for item in names):
             return names
     raise UserError(f"{name} is {value!r}; it must be a list of names")
+
+
+def _check_collector(url: str) -> None:
+    """Raise UserError if traces cannot be sent to a URL, whoever answers there."""
+    from cooperbench.export.otlp import endpoint_of, require_packages
+
+    require_packages()
+    endpoint_of(url)
 
 
 def _check_base_url(url: str) -> None:

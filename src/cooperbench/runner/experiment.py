@@ -6,7 +6,14 @@ configuration → plan → executor (runs pairs and evaluates them) → summary
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 
 from cooperbench import records
@@ -104,7 +111,8 @@ def run_plans(
         _begin_display(display, plans, executor_notes)
         budget = _make_budget(plans)
         try:
-            executor.run(plans, display, budget)
+            with _sending_traces(plans, display):
+                executor.run(plans, display, budget)
         finally:
             summaries = finish_despite_interrupts(
                 lambda: _write_summaries(plans, calls, budget, executor.resource_use())
@@ -166,6 +174,21 @@ def _begin_display(display: Display, plans: Sequence[Plan], executor_notes: Iter
     notes.update(dict.fromkeys(executor_notes))
     for note in notes:
         display.note(note)
+
+
+def _sending_traces(plans: Sequence[Plan], display: Display) -> AbstractContextManager[None]:
+    """Return a block during which traces are sent to the collector of `--otlp`."""
+    url = plans[0].config.otlp
+    if url is None:
+        return nullcontext()
+    from cooperbench.export.live_traces import TracedPair, sending_traces
+
+    pairs: list[TracedPair] = []
+    for plan in plans:
+        config = plan.config
+        in_this_call = dict.fromkeys([*plan.to_run, *plan.to_evaluate])
+        pairs += [TracedPair(config.paths, config.setting, pair) for pair in in_this_call]
+    return sending_traces(url, pairs, display.note)
 
 
 def _make_budget(plans: Iterable[Plan]) -> Budget:

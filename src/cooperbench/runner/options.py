@@ -558,6 +558,17 @@ class RunOptions:
         Option(FLAG, ("--record",), "record model requests and answers, for replay_model"),
         default=False,
     )
+    otlp: str | None = declare(
+        Option(
+            TEXT,
+            ("--otlp",),
+            "send traces to this OpenTelemetry collector during the run, "
+            "e.g. http://localhost:4318",
+            metavar="URL",
+            optional=True,
+            recorded=None,
+        )
+    )
     force: bool = declare(
         Option(FLAG, ("--force",), "run finished pairs again; earlier attempts are kept"),
         default=False,
