@@ -37,7 +37,7 @@ from tests.support.agents.frameworks import (
 from tests.support.modelserver import ModelServer
 from tests.support.runner.helpers import run_tiny
 
-from cooperbench.agents.cli_agents import AGENT_DIR, CliAgent, Surroundings
+from cooperbench.agents.cli_agents import AGENTS_DIR, CliAgent, Surroundings
 from cooperbench.agents.environments import DATA_VARIABLE
 from cooperbench.agents.registry import get_agent
 from cooperbench.sandbox.contract import PROGRAMS_DIR
@@ -86,12 +86,14 @@ def alone(name: str, server: ModelServer, folder: Path) -> float:
         for pattern in ("node_modules/node-linux-*/bin/node", agent.executable)
     )
     launch = agent.launch(
-        Surroundings(program, node, server.anthropic_url, "none", "scripted-1", messaging=False)
+        Surroundings(
+            program, node, server.anthropic_url, "none", AGENTS_DIR, "scripted-1", messaging=False
+        )
     )
 
     def here(text: str) -> str:
         return text.replace(PROGRAMS_DIR, str(agent.programs())).replace(
-            AGENT_DIR, str(folder / "agent")
+            AGENTS_DIR, str(folder / "agent")
         )
 
     for path, text in launch.files.items():

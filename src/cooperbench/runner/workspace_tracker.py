@@ -95,6 +95,11 @@ class WorkspaceTracker:
         with self._taking:
             self._take_snapshot()
 
+    def snapshot_command(self) -> list[str]:
+        """Return the command that takes the next snapshot in the sandbox."""
+        mode = "all" if self._failures_in_a_row else ""
+        return [*self._argv, REPO_DIR, self._git_dir, STATE_DIR, self._tree, mode]
+
     def files_of(self, agent_id: str) -> list[str]:
         """Return the files that changed while commands of an agent ran."""
         paths: set[str] = set()
@@ -170,14 +175,18 @@ class WorkspaceTracker:
 
     def _changed_files(self) -> tuple[list[FileChange], bool]:
         """Return the files that have changed since the last snapshot, and whether these are all."""
-        argv = [*self._argv, REPO_DIR, self._git_dir, STATE_DIR, str(_MAX_BYTES), self._tree]
-        output = self._sandbox.run(argv, timeout_seconds=_SNAPSHOT_SECONDS)
+        output = self._sandbox.run(
+            self.snapshot_command(), timeout_seconds=_SNAPSHOT_SECONDS, output_limit=2 * _MAX_BYTES
+        )
         if output.returncode != 0:
             reason = output.stderr_read().strip() or f"exit code {output.returncode}"
             raise SandboxError(f"no snapshot of the workspace: {reason}")
-        tree, _, changes = output.stdout.partition(b"\n")
+        # Of a longer output, the first and the last half of the limit are kept.
+        is_complete = output.stdout_cut == 0
+        content = output.stdout if is_complete else output.stdout[:_MAX_BYTES]
+        tree, _, changes = content.partition(b"\n")
         self._tree = tree.decode("ascii", "replace")
-        return parse_changes(changes), len(changes) < _MAX_BYTES
+        return parse_changes(changes), is_complete
 
 
 def parse_changes(output: bytes) -> list[FileChange]:
@@ -187,7 +196,9 @@ def parse_changes(output: bytes) -> list[FileChange]:
     files = {}
     for entry in fields:
         if entry.startswith(":"):
-            path = next(fields, "")
+            path = next(fields, None)
+            if path is None:
+                break  # it was cut here
             statuses[path] = entry.rpartition(" ")[2][:1]
             files[path] = FileChange(path=path, status=statuses[path], added=None, removed=None)
             continue

@@ -151,3 +151,41 @@ def test_an_agent_whose_container_is_killed_is_not_waited_for(
     assert [message["message"] for message in left.json("conversation.json")["messages"]] == [
         "hello"
     ]
+
+
+def test_agents_share_a_container(tmp_path: Path, engine: Engine) -> None:
+    """One tree and one patch, messages from the right sender, and changes by the right agent."""
+    wait_for_end = "until [ -e $COOPERBENCH_TEAM/finished/agent1 ]; do sleep 0.05; done"
+    script = write_script(
+        tmp_path / "script.yaml",
+        {
+            1: [
+                {"apply": golden(1)},
+                {"run": "echo mine >notes.txt"},
+                {"run": "send_message agent2 'I have it'; ls /sys/class/net"},
+            ],
+            3: [
+                {"wait": {"for": "I have it", "seconds": 120}},
+                {"run": wait_for_end},
+                {"run": "cat notes.txt; echo ours >notes.txt; pkill -9 -f rpc; true"},
+                {"run": "send_message agent1 'still here'; echo code $?"},
+                {"apply": golden(3)},
+            ],
+        },
+    )
+    left = run_demo(tmp_path, agent_config=script, workspace="shared")
+    assert left.observations("agent1")[2].rstrip().endswith("\nlo")
+    assert "mine" in left.observations("agent2")[1]
+    assert "code 3" in left.observations("agent2")[2]  # agent1 has finished
+    messages = left.json("conversation.json")["messages"]
+    assert [message["from"] for message in messages] == ["agent1", "agent2"]
+    changes = left.json("workspace.json")["changes"]
+    notes = [
+        change["agents"]
+        for change in changes
+        if "notes.txt" in {file["path"] for file in change["files"]}
+    ]
+    assert notes == [["agent1"], ["agent2"]]
+    assert not (left.folder / "agent1.patch").exists()
+    assert left.evaluation["shared"].keys() >= {"features", "success"}
+    assert engine.api.containers(all=True, filters={"label": [f"{RUN}=r"]}) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from jinja2 import UndefinedError
 
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
-from cooperbench.models import AgentSlot, Pair, Setting, Task, agent_slots
+from cooperbench.models import AgentSlot, Pair, Setting, Task, Workspace, agent_slots
 from cooperbench.team import prompts
 from cooperbench.team.channel import ChannelRules
 from cooperbench.team.prompts import task_prompt
@@ -49,11 +50,24 @@ VARIANTS: dict[str, tuple[Setting, tuple[int, ...], dict[str, Any]]] = {
         PAIR,
         {"messaging": True, "channel": ChannelRules(topology="agent2>agent1", knows="interfaces")},
     ),
+    "shared": ("coop", PAIR, {"messaging": True, "workspace": "shared", "limits": Limits(50)}),
+    "shared_team": (
+        "team",
+        (1, 2, 3),
+        {"messaging": True, "workspace": "shared", "features": ALL_ON | {"git": False}},
+    ),
     "coop_limits": ("coop", PAIR, {"messaging": True, "limits": Limits(50, 2.5, 3600)}),
 }
 
 
-def prompt(pair: Pair, setting: Setting, place: int = 0, **options: Any) -> str:
+def prompt(
+    pair: Pair,
+    setting: Setting,
+    place: int = 0,
+    workspace: Workspace = "separate",
+    **options: Any,
+) -> str:
+    pair = replace(pair, workspace=workspace)
     told: dict[str, Any] = {"messaging": False, "git": False, "limits": Limits()} | options
     return task_prompt(pair, agent_slots(pair, setting)[place], setting, **told)
 
