@@ -279,6 +279,8 @@ class Sandbox(ABC):
                     mark = channel.next_mark()
                     return channel.run(command)
             except ChannelBroken as error:
+                # What has killed this channel may have killed the idle ones, too.
+                self._close_idle_channels()
                 # Opening another channel shows that the sandbox lives.
                 with self._channel(fresh=True):
                     return _lost_result(error, _KILLED_EXIT_CODE)
@@ -340,6 +342,10 @@ class Sandbox(ABC):
         """Close the idle channels. Threads close those that they use."""
         with self._channels_lock:
             self._channels_closed = True
+        self._close_idle_channels()
+
+    def _close_idle_channels(self) -> None:
+        with self._channels_lock:
             idle_channels, self._idle_channels = self._idle_channels, []
         for channel in idle_channels:
             channel.close()
