@@ -306,7 +306,7 @@ def _measure_pair(pair: PairData, measure: str) -> float | None:
     if measure in VERDICTS:
         return pair.verdicts.get(measure)
     if measure == "conflict":
-        has_merge = bool(pair.verdicts) and pair.setting != "solo"
+        has_merge = bool(pair.verdicts) and len(pair.patch_names) > 1
         return pair.merge_status == "conflict" if has_merge else None
     if pair.state not in ENDED:
         return None

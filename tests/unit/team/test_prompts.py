@@ -14,7 +14,7 @@ from jinja2 import UndefinedError
 
 from cooperbench.agents.base import Limits
 from cooperbench.dataset.discovery import discover
-from cooperbench.models import AgentSlot, Pair, Setting, Task, Workspace, agent_slots
+from cooperbench.models import AgentSlot, Pair, Setting, Task, agent_slots
 from cooperbench.team import prompts
 from cooperbench.team.channel import ChannelRules
 from cooperbench.team.prompts import task_prompt
@@ -64,10 +64,9 @@ def prompt(
     pair: Pair,
     setting: Setting,
     place: int = 0,
-    workspace: Workspace = "separate",
     **options: Any,
 ) -> str:
-    pair = replace(pair, workspace=workspace)
+    pair = replace(pair, workspace=options.pop("workspace", "separate"))
     told: dict[str, Any] = {"messaging": False, "git": False, "limits": Limits()} | options
     return task_prompt(pair, agent_slots(pair, setting)[place], setting, **told)
 
