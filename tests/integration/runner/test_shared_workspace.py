@@ -10,7 +10,7 @@ import pytest
 from cooperbench import evaluate
 from cooperbench.cli import main
 from tests.support.runner.helpers import Left, run_tiny
-from tests.support.tiny import write_script, write_tiny
+from tests.support.tiny import REPO, TASK_ID, write_script, write_tiny
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,6 +191,15 @@ def test_a_team_has_its_tools(tmp_path: Path) -> None:
     assert "agent1" in left.observations("agent2")[0]
     assert left.evaluation["overall_success"] is True
     assert "lead" not in left.evaluation
+
+
+def test_it_cannot_be_forked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_shared(tmp_path, FIRST, SECOND, auto_eval=False)
+    capsys.readouterr()
+    folders = ["--dataset-dir", str(tmp_path / "data"), "--log-dir", str(tmp_path / "logs")]
+    fork = ["fork", "r", "--pair", f"{REPO}/task{TASK_ID} f1_f2", "--at", "agent1:1"]
+    assert main([*fork, "--backend", "local", *folders]) == 2
+    assert "its agents shared a workspace" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
