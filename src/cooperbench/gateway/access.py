@@ -268,6 +268,10 @@ class Access:
         may_wait = isinstance(self.calls, Conversations)
         try:
             body = await self._allow(request.api_format, request.body)
+            if self.session.exchanges:
+                await asyncio.to_thread(
+                    self.session.exchanges.await_earlier, request.api_format, body
+                )
             exchange: Exchange = await self._use_session(
                 self.calls.begin_exchange, request.api_format, body, may_wait=may_wait
             )

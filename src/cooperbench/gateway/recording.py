@@ -149,6 +149,9 @@ class Exchanges:
                 self._file.write(line.encode())
                 self._file.flush()
 
+    def await_earlier(self, kind: str, request: JsonMapping) -> None:
+        """Wait until messages may be added to the request. Call it without any lock."""
+
     def await_turn(self, kind: str, request: JsonMapping) -> None:
         """Wait until the request may be answered. Call it before `find`, without any lock."""
 
@@ -204,6 +207,9 @@ class ReplayGate(Protocol):
     def await_reply(self, number: int) -> None:
         """Wait until the others have done what they had done before this recorded reply."""
 
+    def await_replayed(self, is_replayed: Callable[[], bool]) -> None:
+        """Wait until everything is replayed here."""
+
     def await_fork(self, is_replayed: Callable[[], bool]) -> None:
         """Wait until everything is replayed, here (`is_replayed`) and by the other agents."""
 
@@ -244,6 +250,17 @@ class PrefixExchanges(Exchanges):
         """The files of the exchange that was found last."""
         self.replacements: dict[str, str] = {}
         """Texts in requests to the model, and what they are replaced with."""
+
+    def await_earlier(self, kind: str, request: JsonMapping) -> None:
+        """Wait until all replayed requests are answered, if this one comes after them.
+
+        A program may send a side request, such as that for a title, at the same time.
+        """
+        comparable_request = _redacted(request)
+        with self._lock:
+            comes_later = _find_same(self._prefix, kind, comparable_request) is None
+        if comes_later and _find_same(self._later, kind, comparable_request) is not None:
+            self._gate.await_replayed(lambda: self.is_replayed)
 
     def await_turn(self, kind: str, request: JsonMapping) -> None:
         """Wait for the agent's turn in the replay, or for the fork point."""

@@ -190,6 +190,10 @@ class ReplayedAgent:
         """End the replay of all agents; return the error to raise."""
         return self._gate.fail(f"{self.agent_id}: {problem}")
 
+    def await_replayed(self, is_replayed: Callable[[], bool]) -> None:
+        """Wait until all of the agent's recorded requests are answered."""
+        self._wait("its other requests", is_replayed)
+
     def await_fork(self, is_replayed: Callable[[], bool]) -> None:
         """Wait until all agents are at the fork point and agree with the record."""
         with self._lock:
@@ -199,7 +203,7 @@ class ReplayedAgent:
             raise AgentFailure(HANDED_OVER, "another agent takes over")
 
     def _go_live(self, is_replayed: Callable[[], bool]) -> None:
-        self._wait("its other requests", is_replayed)
+        self.await_replayed(is_replayed)
         if self._prefix.has_ended:
             raise self.fail("it goes on after the end of the recorded run")
         self._wait("its messages to be sent", self._has_sent_all)
