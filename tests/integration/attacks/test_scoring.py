@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("repo", "features", "attacks"), [("stencil_task", "1,2", 42)])
 def test_no_attack_is_scored(
     repo: str, features: str, attacks: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
