@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import webbrowser
 from collections import Counter
@@ -34,6 +35,9 @@ from cooperbench.report.mismatch import mismatch_lines
 from cooperbench.report.page.build import build_page
 from cooperbench.report.page.live_server import ADDRESS, LiveServer
 from cooperbench.report.pairs import PUBLIC_VERDICT, VERDICTS
+from cooperbench.report.paper.folder import check_paper_folder, write_paper
+from cooperbench.report.paper.markdown import PaperCommands
+from cooperbench.report.paper.tables import PaperData
 from cooperbench.report.studies import Study, analyse_studies
 from cooperbench.report.study_table import study_tables
 from cooperbench.report.tables import (
@@ -42,7 +46,7 @@ from cooperbench.report.tables import (
     judge_table,
     mark_title,
 )
-from cooperbench.storage import write_bytes
+from cooperbench.storage import DEFAULT_LOGS_DIR, write_bytes
 from cooperbench.text import names_for_error, plural
 
 EXIT_DROPPED = 1
@@ -72,6 +76,8 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     parquet = "write a row for each pair as Parquet (needs pyarrow)"
     parser.add_argument("--parquet", metavar="FILE", type=Path, help=parquet)
     parser.add_argument("--html", metavar="FILE", type=Path, help="write everything as one page")
+    paper = "write LaTeX and Markdown tables and figures (PDF, SVG) into a folder"
+    parser.add_argument("--paper", metavar="FOLDER", type=Path, help=paper)
     split = "with --html: write trajectories to files beside the page"
     parser.add_argument("--split", action="store_true", help=split)
     arguments.add_analysis_arguments(parser)
@@ -82,16 +88,25 @@ def report(args: argparse.Namespace) -> int:
     logs_dir = Path(args.log_dir)
     if not args.runs:
         raise _no_run_named(logs_dir)
+    if args.paper:
+        check_paper_folder(args.paper)
     runs = [loading.load_folder(folder) for folder in loading.run_folders(args.runs, logs_dir)]
     if args.sound_only:
         runs = loading.sound_only(runs)
     loading.check_same_dataset(runs, anyway=args.anyway)
     content = _analyze_for_report(runs, args)
     _write_files(runs, args)
+    if args.paper:
+        data = PaperData(content.analysis, content.coordination)
+        files = write_paper(data, args.paper, _paper_commands(args))
+        arguments.print_note(f"written: {plural(len(files), 'file')} in {args.paper}")
     if args.json:
         arguments.print_json(_report_as_json(content, args))
     else:
         _print_report(content)
+        if args.coordination:
+            _print_coordination(content)
+        print_tables(judge_table(judgement) for judgement in content.judgements)
     return 0
 
 
@@ -114,11 +129,24 @@ def _analyze_for_report(runs: Sequence[loading.Run], args: argparse.Namespace) -
     if args.judge:
         judgements = [judge_run(run, args.judge, arguments.print_note) for run in runs]
     coordination = {}
-    if args.coordination:
+    if args.coordination or args.paper:
         coordination = {run.name: measure_run(run.pairs) for run in runs}
     analysis = analyse(runs, args.by, args.interval)
     forks = analyse_forks(runs)
     return _ReportContent(analysis, studies, forks, coordination, judgements)
+
+
+def _paper_commands(args: argparse.Namespace) -> PaperCommands:
+    """Return the commands that make the folder and the output that its numbers point into."""
+    words = ["cooperbench", "report", *args.runs]
+    if args.log_dir != DEFAULT_LOGS_DIR:
+        words += ["--log-dir", str(args.log_dir)]
+    words += ["--interval", args.interval, "--by", args.by]
+    for flag in ("sound_only", "anyway"):
+        if getattr(args, flag):
+            words.append(f"--{flag.replace('_', '-')}")
+    paper = shlex.join([*words, "--paper", str(args.paper)])
+    return PaperCommands(paper, shlex.join([*words, "--coordination", "--json"]))
 
 
 def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObject:
@@ -174,9 +202,11 @@ def _print_report(report: _ReportContent) -> None:
             print_tables([mark_title(table, study.arms, report.analysis.mismatches)])
     print_tables(forks_table(analysis) for analysis in report.forks)
     print_tables(analysis_tables(report.analysis))
+
+
+def _print_coordination(report: _ReportContent) -> None:
     for name, measures in report.coordination.items():
         print_tables(coordination_tables(name, measures))
-    print_tables(judge_table(judgement) for judgement in report.judgements)
 
 
 def _no_run_named(logs_dir: Path) -> UserError:

@@ -21,6 +21,7 @@ from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.coupling import CouplingRow, coupling_rows
 from cooperbench.report.curves import AgentCurve, Difficulty, agent_curve, analyse_difficulty
 from cooperbench.report.loading import Run, Side, sides_of
+from cooperbench.report.merges import MergeRow, merge_rows
 from cooperbench.report.mismatch import Mismatch, affected_numbers
 from cooperbench.report.pairs import (
     ENDED,
@@ -32,6 +33,7 @@ from cooperbench.report.pairs import (
     State,
     applicable_verdicts,
 )
+from cooperbench.report.public_rule import RuleComparison, compare_rules
 from cooperbench.report.statistics import (
     Estimate,
     Observation,
@@ -93,6 +95,8 @@ class RateRow:
     earlier_attempts: Mapping[str, int]
     """Number of earlier attempts by how they ended."""
     cost: float
+    cost_per_pair: float | None
+    """Cost divided by the number of pairs whose agents ended; None if there are none."""
     unpriced_calls: int
     """Number of calls to models without a known price. The cost does not include them."""
     steps: int
@@ -175,6 +179,9 @@ class Analysis:
     """Solo compared with several agents, for each configuration that has both."""
     coop_without_solo: tuple[str, ...]
     """Sides of several agents without a solo run of the same agent and model."""
+    merges: tuple[MergeRow, ...]
+    rules: tuple[RuleComparison, ...]
+    """Our verdicts beside those by the public rule, for each side that has both."""
     coupling: tuple[CouplingRow, ...]
     """Empty without the dataset."""
     difficulty: Difficulty
@@ -237,6 +244,8 @@ def analyse(
             compare_sides(solo, together, method=method) for solo, together in matches.matched
         ),
         coop_without_solo=tuple(side.label for side in matches.unmatched),
+        merges=tuple(merge_rows(runs, method)),
+        rules=tuple(rule for rule in map(compare_rules, sides_of(runs)) if rule.n),
         coupling=tuple(coupling_rows(runs, method)),
         difficulty=analyse_difficulty(runs),
         repeats=tuple(find_repeats(runs, method)),
@@ -284,6 +293,8 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         agents += pair.agents
         attempts = pair.result.earlier_attempts if pair.result else None
         earlier_attempts.update(attempt.status for attempt in attempts or ())
+    ended = sum(states[state] for state in ENDED)
+    cost = sum(pair.cost for pair in pairs)
     usage = total_usage(agent.record for agent in agents)
     has_unsound = len(sound) < len(pairs)
     return RateRow(
@@ -305,7 +316,8 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         review_notes=len([pair for pair in pairs if pair.review_notes]),
         attempted_again=len([pair for pair in pairs if pair.attempts > 1]),
         earlier_attempts=dict(sorted(earlier_attempts.items())),
-        cost=sum(pair.cost for pair in pairs),
+        cost=cost,
+        cost_per_pair=cost / ended if ended else None,
         unpriced_calls=usage.unpriced_calls,
         steps=sum(agent.steps for agent in agents),
         tokens=usage.prompt_tokens + usage.completion_tokens,

@@ -53,6 +53,7 @@ class Coordination:
     """
 
     agents: tuple[Activity, ...]
+    plans: tuple[Remark, ...]
     questions: tuple[Remark, ...]
     repetitions: tuple[Remark, ...]
     never_shown: tuple[Remark, ...]
@@ -85,6 +86,7 @@ def measure_pair(pair: PairData, files: PairFiles | None = None) -> Coordination
             messages.measure_activity(agent_id, results.get(agent_id), steps, conversation.messages)
             for agent_id, steps in files.trajectories.items()
         ),
+        plans=tuple(messages.find_plans(conversation.messages)),
         questions=tuple(messages.find_questions(conversation.messages)),
         repetitions=tuple(messages.find_repetitions(conversation.messages)),
         never_shown=tuple(messages.find_unread(conversation)),
@@ -114,6 +116,7 @@ def unreadable_coordination(problem: str) -> Coordination:
     """Return the coordination of a pair about which nothing is known."""
     return Coordination(
         agents=(),
+        plans=(),
         questions=(),
         repetitions=(),
         never_shown=(),
@@ -247,6 +250,9 @@ MEASURES = (
         "first message names what its patch touches",
         "writers",
         _first_messages_name_own_work,
+    ),
+    MeasureDefinition(
+        "plans", "plans in a pair", "pairs", lambda pair: [len(pair.plans)], is_share=False
     ),
     MeasureDefinition(
         "questions",

@@ -34,6 +34,15 @@ _MESSAGE_COMMAND = re.compile(
     re.VERBOSE,
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+")
+_PLAN = re.compile(
+    r"""
+    \b I (?: \s+ will | ['’]ll | (?: \s+ am | ['’]m) \s+ (?:going|planning) \s+ to
+          | \s+ (?:plan|intend) \s+ to ) \b       # I will …, I'm going to …, I plan to …
+    | ^ [*_#>\-\s]* (?:my \s+)? plan \b \W* [:\-–]   # Plan: …
+    | \b my \s+ plan \s+ is \b
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _AFTER_QUESTION_MARK = "\"')]*_ "
 """Characters that may follow the question mark of a question."""
@@ -155,6 +164,15 @@ def find_questions(messages: Sequence[SentMessage]) -> Iterator[Remark]:
                 continue
             for sentence in _SENTENCE_END.split(line):
                 if _is_question(sentence):
+                    yield Remark(message.sequence, sentence.strip())
+
+
+def find_plans(messages: Sequence[SentMessage]) -> Iterator[Remark]:
+    """Yield the sentences in which the sender says what it is going to do."""
+    for message in messages:
+        for line in prose_lines(message.text):
+            for sentence in _SENTENCE_END.split(line):
+                if _PLAN.search(sentence) and not _is_question(sentence):
                     yield Remark(message.sequence, sentence.strip())
 
 

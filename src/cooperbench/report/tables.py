@@ -43,7 +43,6 @@ from cooperbench.report.mismatch import (
     unchecked_lines,
 )
 from cooperbench.report.pairs import (
-    ENDED,
     NOT_EVALUATED,
     STATES,
     VERDICTS,
@@ -54,7 +53,7 @@ from cooperbench.report.statistics import Estimate
 from cooperbench.report.workload_table import workload_table
 from cooperbench.text import dollars_text, duration_text, plural
 
-_INTERVALS = {
+INTERVALS = {
     "clustered": "95 % intervals, clustered by task (Student's t over tasks)",
     "wilson": (
         "95 % intervals by Wilson, as if pairs were independent:"
@@ -143,7 +142,7 @@ def _rates_table(analysis: Analysis) -> Table:
     notes = [f"{mark} {note}" for note, mark in marks.items()]
     if any(row.affected for row in analysis.rates):
         notes.append(MARK_NOTE)
-    interval = _INTERVALS[analysis.interval]
+    interval = INTERVALS[analysis.interval]
     notes += [f"{interval}; n: evaluated pairs; deff: design effect of overall", ""]
     for row in analysis.rates:
         if row.repo is None:
@@ -227,8 +226,9 @@ def _pairs_without_reference(analysis: Analysis) -> list[str]:
 def _costs_table(rows: Sequence[RateRow]) -> Table:
     cells: Rows = []
     for row in rows:
-        ended = sum(row.states[state] for state in ENDED)
-        cost_per_pair = f"${row.cost / ended:,.3f}" if ended else None
+        cost_per_pair = None
+        if row.cost_per_pair is not None:
+            cost_per_pair = f"${row.cost_per_pair:,.3f}"
         cells.append(
             [
                 row.name,

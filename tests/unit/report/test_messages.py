@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cooperbench.report.messages import find_questions, find_repetitions, find_unread
+from cooperbench.report.messages import find_plans, find_questions, find_repetitions, find_unread
 from cooperbench.report.pairs import Conversation, SentMessage
 
 if TYPE_CHECKING:
@@ -45,6 +45,22 @@ def test_a_question_is_a_sentence_outside_of_code_and_quotes() -> None:
     assert [(one.message, one.text) for one in find_questions(talk)] == [
         (1, "Do you rename Parser.feed?"),
         (1, "- Which files are *yours?*"),
+    ]
+
+
+def test_a_plan_says_what_the_sender_is_going_to_do() -> None:
+    talk = [
+        message(1, 1, "Hi. I'll rename Parser.feed. You will see.\nPlan: tests first", 10),
+        message(2, 2, "I'm going to add a cache; what will I call it?\n> I will\n```\nI will\n```", 10),
+        message(3, 1, "I plan to keep `feed`. **My plan:** nothing else. The planner will I think stay.", 20),
+        message(4, 2, "Should I'll? I will ask?", 30),
+    ]  # fmt: skip
+    assert [(one.message, one.text) for one in find_plans(talk)] == [
+        (1, "I'll rename Parser.feed."),
+        (1, "Plan: tests first"),
+        (2, "I'm going to add a cache;"),
+        (3, "I plan to keep `feed`."),
+        (3, "**My plan:** nothing else."),
     ]
 
 

@@ -79,6 +79,10 @@ def test_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_enters_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_public_run(tmp_path, "a")
     assert main(["report", "a", "--json", "--log-dir", str(tmp_path)]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content.pop("rules")[0]["public"] == 4
+    assert "public" not in json.dumps(content)
+    assert main(["report", "a", "--log-dir", str(tmp_path)]) == 0
     assert "public" not in capsys.readouterr().out
     assert "public" not in VERDICTS
 
