@@ -138,15 +138,15 @@ def _analyze_for_report(runs: Sequence[loading.Run], args: argparse.Namespace) -
 
 def _paper_commands(args: argparse.Namespace) -> PaperCommands:
     """Return the commands that make the folder and the output that its numbers point into."""
-    words = ["cooperbench", "report", *args.runs]
+    argv = ["cooperbench", "report", *args.runs]
     if args.log_dir != DEFAULT_LOGS_DIR:
-        words += ["--log-dir", str(args.log_dir)]
-    words += ["--interval", args.interval, "--by", args.by]
+        argv += ["--log-dir", str(args.log_dir)]
+    argv += ["--interval", args.interval, "--by", args.by]
     for flag in ("sound_only", "anyway"):
         if getattr(args, flag):
-            words.append(f"--{flag.replace('_', '-')}")
-    paper = shlex.join([*words, "--paper", str(args.paper)])
-    return PaperCommands(paper, shlex.join([*words, "--coordination", "--json"]))
+            argv.append(f"--{flag.replace('_', '-')}")
+    paper = shlex.join([*argv, "--paper", str(args.paper)])
+    return PaperCommands(paper, shlex.join([*argv, "--coordination", "--json"]))
 
 
 def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObject:

@@ -66,7 +66,7 @@ class TracedPair(NamedTuple):
 
     @property
     def signature(self) -> Signature:
-        """What changes if one of the files does."""
+        """Names, sizes and times of the files that exist."""
         states = []
         for path in self.files:
             with suppress(OSError):

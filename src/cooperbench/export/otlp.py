@@ -184,6 +184,7 @@ class _LogRecords(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message of a record."""
         self.messages.append(record.getMessage())
 
 

@@ -79,7 +79,7 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Source:
-    """What the numbers of a row have in common."""
+    """The row of a table that numbers belong to, and where its values are."""
 
     table: str
     row: str

@@ -103,7 +103,15 @@ def readme_text(
     lines += [
         f"| `figures/{name}.pdf`, `.svg` | {escape(caption)} |" for name, caption in figures.items()
     ]
-    lines += [
+    lines += _usage_lines(commands)
+    lines += _run_lines(sources)
+    lines += _mismatch_lines(data)
+    return "\n".join(lines)
+
+
+def _usage_lines(commands: PaperCommands) -> list[str]:
+    """Return how to include the files, and how to find where a number comes from."""
+    return [
         "",
         "LaTeX needs `\\usepackage{booktabs,graphicx,textcomp}` and",
         "`\\usepackage[T1]{fontenc}`; include a table with `\\input{tables/rates}`. Figures have",
@@ -118,6 +126,12 @@ def readme_text(
         "",
         "Definitions: docs/statistics.md and docs/coordination.md of CooperBench.",
         "",
+    ]
+
+
+def _run_lines(sources: Sequence[RunSource]) -> list[str]:
+    """Return the table of runs."""
+    lines = [
         "## Runs",
         "",
         "| run | model and agent | dataset | pairs | SHA-256 of config.json |",
@@ -128,8 +142,7 @@ def readme_text(
         cells = [escape(cell) for cell in cells]
         lines.append(_line([*cells, f"`{source.config_sha256}`"]))
     lines.append("")
-    lines += _mismatch_lines(data)
-    return "\n".join(lines)
+    return lines
 
 
 def _mismatch_lines(data: PaperData) -> list[str]:

@@ -47,7 +47,7 @@ _COMMUNICATION = (
 
 @dataclass(frozen=True)
 class PaperData:
-    """What the tables and figures of a paper are made from."""
+    """The results that tables and figures show."""
 
     analysis: Analysis
     coordination: Mapping[str, RunCoordination]
@@ -97,7 +97,10 @@ def _side_filter(setting: str) -> dict[str, str]:
 
 def _rates_table(data: PaperData) -> PaperTable:
     entries = data.rate_rows
-    verdicts = [name for name in VERDICTS if any(name in row.rates for _, row in entries)]
+    present: set[str] = set()
+    for _, row in entries:
+        present.update(row.rates)
+    verdicts = [name for name in VERDICTS if name in present]
     rows = []
     for index, row in entries:
         source = Source("rates", row.name, (row.run,), f"/rates/{index}", _side_filter(row.setting))
