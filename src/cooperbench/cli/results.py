@@ -18,6 +18,7 @@ from cooperbench import records
 from cooperbench.cli import arguments
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
+from cooperbench.export.hub_dataset import check_push, push_dataset
 from cooperbench.export.otlp import endpoint_of, send_run
 from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
@@ -349,6 +350,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=output)
     otlp = "with --format otlp: also send the traces to an OpenTelemetry collector"
     parser.add_argument("--otlp", metavar="URL", help=otlp)
+    push = "with --format hf: also upload the dataset to the Hub; a new one is private"
+    parser.add_argument("--push", metavar="OWNER/NAME", help=push)
     verify = (
         "write nothing; check that a leaderboard file is consistent,"
         " and compare it with the run's logs if they are here"
@@ -365,8 +368,7 @@ def export(args: argparse.Namespace) -> int:
         return _verify(args.verify, logs_dir, run)
     if run is None:
         raise _no_run_named(logs_dir)
-    if args.otlp:
-        _check_otlp(args)
+    _check_destination(args)
     target = args.output or run.root / "export" / FORMATS[args.format].target
     exported = export_run(run, args.format, target)
     for line in exported.left_out:
@@ -380,16 +382,29 @@ def export(args: argparse.Namespace) -> int:
     else:
         files = plural(len(exported.files), "file")
         arguments.print_line(f"wrote {files} of {pairs} to {target}")
-    if args.otlp:
-        spans = plural(send_run(run, args.otlp), "span")
-        arguments.print_line(f"sent {spans} to {endpoint_of(args.otlp)}")
+    _send(run, exported.files, target, args)
     return 0
 
 
-def _check_otlp(args: argparse.Namespace) -> None:
-    if args.format != "otlp":
-        raise UserError("--otlp needs --format otlp")
-    endpoint_of(args.otlp)
+def _check_destination(args: argparse.Namespace) -> None:
+    """Raise UserError if a service is named that the format is not for."""
+    if args.otlp is not None:
+        if args.format != "otlp":
+            raise UserError("--otlp needs --format otlp")
+        endpoint_of(args.otlp)
+    if args.push is not None:
+        if args.format != "hf":
+            raise UserError("--push needs --format hf")
+        check_push(args.push)
+
+
+def _send(run: loading.Run, files: Sequence[Path], target: Path, args: argparse.Namespace) -> None:
+    """Send an export to the service that the user named."""
+    if args.otlp is not None:
+        spans = plural(send_run(run, args.otlp), "span")
+        arguments.print_line(f"sent {spans} to {endpoint_of(args.otlp)}")
+    if args.push is not None:
+        arguments.print_line(f"pushed to {push_dataset(target, files, args.push)}")
 
 
 def _warn_about_missing_verdicts(run: loading.Run) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from cooperbench.errors import UserError
 from cooperbench.export.atif import write_documents
+from cooperbench.export.hub_dataset import write_dataset
 from cooperbench.export.inspect_log import inspect_log_bytes
 from cooperbench.export.junit import junit_bytes
 from cooperbench.export.otlp import otlp_bytes, untraced_lines
@@ -37,6 +38,8 @@ class Format(NamedTuple):
     """Makes the content of a format that is one file; None if the format is a folder of files."""
     left_out: Callable[[Run], list[str]] | None = None
     """Returns a line for each pair that the file does not have; None if it has all of them."""
+    write: Callable[[Run, Path], tuple[list[Path], list[str]]] | None = None
+    """Writes a format that is a folder; returns its files, and a line for each pair without any."""
 
 
 FORMATS = {
@@ -57,7 +60,12 @@ FORMATS = {
         otlp_bytes,
         untraced_lines,
     ),
-    "atif": Format("Agent Trajectory Interchange Format, a document for each agent", "atif"),
+    "hf": Format("a dataset for Hugging Face, with a card (see --push)", "hf", write=write_dataset),
+    "atif": Format(
+        "Agent Trajectory Interchange Format, a document for each agent",
+        "atif",
+        write=write_documents,
+    ),
 }
 
 
@@ -86,8 +94,9 @@ def export_run(run: Run, format_name: str, target: Path) -> Exported:
 def _write(run: Run, export_format: Format, target: Path) -> Exported:
     if not run.pairs:
         return Exported([], ["there are no pairs in it"])
-    if export_format.content is None:
-        return Exported(*write_documents(run, target))
+    if export_format.write is not None:
+        return Exported(*export_format.write(run, target))
+    assert export_format.content is not None
     if target.is_dir():
         target /= export_format.target
     left_out = export_format.left_out(run) if export_format.left_out else []
