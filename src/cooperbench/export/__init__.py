@@ -13,6 +13,7 @@ from cooperbench.export.inspect_log import inspect_log_bytes
 from cooperbench.export.junit import junit_bytes
 from cooperbench.export.otlp import otlp_bytes, untraced_lines
 from cooperbench.export.submission import submission_bytes
+from cooperbench.export.wandb_run import write_wandb_run
 from cooperbench.report.loading import Run
 from cooperbench.report.pair_table import csv_bytes, pair_rows, parquet_bytes
 from cooperbench.storage import write_bytes
@@ -61,6 +62,7 @@ FORMATS = {
         untraced_lines,
     ),
     "hf": Format("a dataset for Hugging Face, with a card (see --push)", "hf", write=write_dataset),
+    "wandb": Format("a run of Weights & Biases, for `wandb sync`", "wandb", write=write_wandb_run),
     "atif": Format(
         "Agent Trajectory Interchange Format, a document for each agent",
         "atif",

@@ -160,7 +160,7 @@ def test_pairs_without_trajectories_are_named(
         export_run(load_run(tmp_path, "r"), "atif", tmp_path / "out")
     with pytest.raises(
         UserError,
-        match="no format 'cvs'; available: csv, parquet, junit, leaderboard, inspect, otlp, hf, atif",
+        match="no format 'cvs'; available: csv, parquet, junit, leaderboard, inspect, otlp, hf, wandb, atif",
     ):
         export_run(load_run(tmp_path, "r"), "cvs", tmp_path / "out")
     assert not (tmp_path / "out").exists()
