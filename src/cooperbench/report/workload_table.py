@@ -49,7 +49,7 @@ def _mean_cell(point: WorkloadPoint, measure: str) -> Cell:
     estimate = point.means.get(measure)
     if estimate is None:
         return None
-    return rate_text(estimate) if measure in RATES else amount_text(estimate, measure)
+    return rate_text(estimate) if measure in RATES else workload_amount_text(estimate, measure)
 
 
 def _change_cell(point: WorkloadPoint, measure: str, first: WorkloadPoint) -> Cell:
@@ -58,10 +58,10 @@ def _change_cell(point: WorkloadPoint, measure: str, first: WorkloadPoint) -> Ce
         return None
     if measure in RATES:
         return points_text(estimate)
-    return amount_text(estimate, measure, is_change=True)
+    return workload_amount_text(estimate, measure, is_change=True)
 
 
-def amount_text(estimate: Estimate, measure: str, *, is_change: bool = False) -> str:
+def workload_amount_text(estimate: Estimate, measure: str, *, is_change: bool = False) -> str:
     """Return a number of seconds, tokens or dollars with its interval."""
     digits = _DIGITS[measure]
     text = decimal_text(estimate.value, digits)

@@ -23,7 +23,7 @@ from cooperbench.report.paper.content import Number, PaperTable, Row, Source
 from cooperbench.report.tables import INTERVALS
 from cooperbench.report.workload import MEASURES as WORKLOAD_MEASURES
 from cooperbench.report.workload import RATES as WORKLOAD_RATES
-from cooperbench.report.workload_table import amount_text
+from cooperbench.report.workload_table import workload_amount_text
 from cooperbench.text import dollars_text, duration_text, plural
 
 _RATE = "pairs with the verdict / pairs that have it, with its 95 % interval"
@@ -440,7 +440,9 @@ def _workload_table(data: PaperData) -> PaperTable:
                 text = ""
                 if estimate is not None:
                     is_rate = measure in WORKLOAD_RATES
-                    text = rate_text(estimate) if is_rate else amount_text(estimate, measure)
+                    text = (
+                        rate_text(estimate) if is_rate else workload_amount_text(estimate, measure)
+                    )
                 formula = "mean over the groups, with its 95 % interval"
                 numbers.append(
                     source.estimate(measure, text, estimate, formula, f"means/{measure}")
