@@ -17,6 +17,7 @@ from cooperbench.report.loading import load_run
 from cooperbench.report.page.overview import make_overview
 from cooperbench.report.paper.latex import escape
 from tests.support.report.factory import Kind, Style, layout, share, write_run
+from tests.unit.report.test_workload import write_scaling
 
 COOP: dict[Kind, float] = {
     "passed": 3, "union": 2, "conflict": 2, "capability": 2, "integration": 2, "error": 1, "missing": 1,
@@ -187,6 +188,28 @@ def test_numbers_that_a_mismatch_affects_are_marked(tmp_path: Path) -> None:
     assert "†" in (tmp_path / "out/figures/success.svg").read_text()
     for text in ("tables/rates.tex", "tables.md"):
         assert "something on disk does not fit" in (tmp_path / "out" / text).read_text()
+
+
+def test_results_over_the_number_of_agents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scaling(tmp_path)
+    nested = {"b_task": {1: [(1, 2), (1, 3), (2, 3), (1, 2, 3)]}}
+    write_run(tmp_path, "nested", nested, style=Style(("a",) * 3, ("m",) * 3, bare=True))
+    out = tmp_path / "out"
+    words = ["report", "n1", "n2", "n4", "nested", "--log-dir", str(tmp_path), "--anyway"]
+    assert main([*words, "--paper", str(out)]) == 0
+    capsys.readouterr()
+    numbers = numbers_of(out)
+    workload = [numbers[f"workload/n1:4:coop:even:{agents}/overall"] for agents in (1, 2, 4)]
+    assert [number["value"] for number in workload] == [1.0, 0.5, 0.0]
+    assert [numbers[f"agents/nested:coop:{size}/groups"]["value"] for size in (2, 3)] == [3, 1]
+    command = json.loads((out / "numbers.json").read_text())["command"].split()
+    assert main(command[1:]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert resolve(document, workload[1]["pointer"])["value"] == 0.5
+    for name in ("agents", "workload-1"):
+        assert (out / f"figures/{name}.pdf").read_bytes().startswith(b"%PDF-")
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
