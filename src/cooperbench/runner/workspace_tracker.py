@@ -46,6 +46,8 @@ class WorkspaceTracker:
         """Agents with commands that run now, with their steps."""
         self._active: dict[str, int] = {}
         """Agents whose commands ran at any time since the last snapshot began."""
+        self._examined: dict[str, int] = {}
+        """The same, until the snapshot that is being taken began; empty if none is."""
         self._ended_commands = 0
         self._ended_during: list[str] | None = None
         self._taking = threading.Lock()
@@ -72,7 +74,7 @@ class WorkspaceTracker:
             yield
         except SandboxDestroyed:
             with self._lock:
-                self._note_end(self._active)
+                self._note_end({**self._examined, **self._active})
             raise
         finally:
             with self._lock:
@@ -133,6 +135,7 @@ class WorkspaceTracker:
             return
         with self._lock:
             active, self._active = self._active, dict(self._running)
+            self._examined = active
             self._covered_commands = self._ended_commands
         started = time.monotonic()
         try:
@@ -145,6 +148,7 @@ class WorkspaceTracker:
             with self._lock:
                 # Git may have seen what a command did that began meanwhile.
                 active = {**active, **self._active}
+                self._examined = {}
         self._snapshots += 1
         self._failures_in_a_row = 0
         if files:
@@ -164,9 +168,9 @@ class WorkspaceTracker:
         self._problem = printable(str(error))[-_MAX_REASON_CHARACTERS:]
         with self._lock:
             # The next snapshot has their changes.
-            self._active = dict(active)
+            self._active = {**active, **self._active}
             if isinstance(error, SandboxDestroyed):
-                self._note_end(active)
+                self._note_end(self._active)
 
     def _note_end(self, active: Mapping[str, int]) -> None:
         """Record who was at work when the sandbox ended; the caller holds `_lock`."""

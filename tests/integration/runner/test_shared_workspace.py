@@ -197,8 +197,9 @@ def test_it_cannot_be_forked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     run_shared(tmp_path, FIRST, SECOND, auto_eval=False)
     capsys.readouterr()
     folders = ["--dataset-dir", str(tmp_path / "data"), "--log-dir", str(tmp_path / "logs")]
-    fork = ["fork", "r", "--pair", f"{REPO}/task{TASK_ID} f1_f2", "--at", "agent1:1"]
-    assert main([*fork, "--backend", "local", *folders]) == 2
+    fork = ["fork", "r", "--pair", f"{REPO}/{TASK_ID}/f1_f2", "--at", "agent1:1"]
+    fork += ["--agent-config", str(tmp_path / "script.yaml"), "--backend", "local"]
+    assert main([*fork, *folders]) == 2
     assert "its agents shared a workspace" in capsys.readouterr().err
 
 
