@@ -120,8 +120,8 @@ def read_recorded_pair(config: RunConfig, run: ExperimentPaths, pair: Pair) -> R
         raise UserError(f"{pair.label} has changed in the dataset since it was recorded")
     if result.shared is not None:
         raise UserError(
-            f"{pair.label} of run {run.run_name!r} cannot be forked: its agents shared a workspace, "
-            "where the effects of commands depend on when others ran theirs"
+            f"{pair.label} of run {run.run_name!r} cannot be forked: its agents shared a "
+            "workspace, where the effects of commands depend on when others ran theirs"
         )
     agents = {}
     for slot, spec in zip(agent_slots(pair, setting), config.agent_specs(pair), strict=True):
