@@ -83,7 +83,7 @@ def _log_run(wandb: Any, run: Run, target: Path) -> Path:
     rates = rate_rows([run])
     tables = {"pairs": pair_table(run), "rates": rate_table(rates), "messages": message_table(run)}
     content = {
-        name: wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
+        name: wandb.Table(columns=list(table.columns), data=list(table.rows))
         for name, table in tables.items()
     }
     wandb_run.log(content)
@@ -108,7 +108,7 @@ def run_config(run: Run, config_bytes: bytes) -> JsonObject:
 def pair_table(run: Run) -> WandbTable:
     """Return a row for each pair, as in CSV files."""
     rows = pair_rows([run])
-    values = [[_clean(value) for value in row.values()] for row in rows]
+    values = [_clean_row(list(row.values())) for row in rows]
     return WandbTable(tuple(rows[0]), values)
 
 
@@ -151,6 +151,10 @@ def run_summary(rows: Sequence[RateRow]) -> dict[str, Value]:
         summary[f"{row.setting}/tokens"] = row.tokens
         summary[f"{row.setting}/messages"] = row.messages
     return summary
+
+
+def _clean_row(values: Sequence[Value]) -> list[Value]:
+    return [_clean(value) for value in values]
 
 
 def _clean(value: Value) -> Value:

@@ -228,11 +228,11 @@ def _workload_figure(data: PaperData, curve: WorkloadCurve) -> Figure:
 
 
 def _draw_curve(axes: Axes, points: Sequence[tuple[int, Estimate]], color: str, label: str) -> None:
-    known = [(size, rate) for size, rate in points if rate.value is not None]
-    sizes = [size for size, _ in known]
-    values = [100 * (rate.value or 0.0) for _, rate in known]
+    points_with_value = [(size, rate) for size, rate in points if rate.value is not None]
+    sizes = [size for size, _ in points_with_value]
+    values = [100 * (rate.value or 0.0) for _, rate in points_with_value]
     axes.plot(sizes, values, color=color, marker="o", markersize=3, linewidth=1, label=label)
-    for size, rate in known:
+    for size, rate in points_with_value:
         if rate.low is not None and rate.high is not None:
             axes.plot([size, size], [100 * rate.low, 100 * rate.high], color=color, linewidth=0.6)
 
