@@ -178,7 +178,7 @@ def test_files_go_where_one_says_and_mistakes_are_one_line(
             0,
             f"wrote 1 pair to {tmp_path}/pairs.csv\n",
         ),
-        ((), 2, "no run given; in "),
+        ((), 2, "no run given; available in "),
         (("empty", "--format", "junit"), 2, "there are no pairs in it"),
         (("r", "--format", "csv", "-o", f"{tmp_path}/pairs.csv/x"), 2, "cannot be written"),
         (("--verify", f"{tmp_path}/no.json"), 2, "no.json cannot be read: No such file"),
