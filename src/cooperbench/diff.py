@@ -18,6 +18,7 @@ from typing import NamedTuple
 from cooperbench.git import decode_path
 
 _FILE_HEADER = b"diff --git "
+_NAME_IN_HEADER = re.compile(rb'^diff --git "?a/.* "?b/(.*?)"?$', re.MULTILINE)
 _FIELD = re.compile(
     rb"""
     (   --- | \+\+\+                            # paths
@@ -329,3 +330,9 @@ def _new_path(name: bytes) -> str:
         return _unquote(_strip_tab(name)).removeprefix("b/")
     except ValueError:
         return name.decode("utf-8", "surrogateescape")
+
+
+def changed_files(patch: bytes) -> list[str]:
+    """Return the files that a patch changes, as its headers name them."""
+    names = [name.decode("utf-8", "replace") for name in _NAME_IN_HEADER.findall(patch)]
+    return list(dict.fromkeys(names))

@@ -24,6 +24,7 @@ from cooperbench.export.json_text import json_text
 from cooperbench.export.junit import failure_lines
 from cooperbench.records import JsonObject
 from cooperbench.records.trajectory import Trajectory, read_trajectory
+from cooperbench.records.usage import sum_if_known
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds
@@ -175,14 +176,14 @@ def _model_usage(agents: Iterable[AgentData]) -> dict[str, log.ModelUsage]:
             agents_by_model.setdefault(agent.model, []).append(agent)
     usage = {}
     for model, group in agents_by_model.items():
-        prompt_tokens = sum(agent.prompt_tokens for agent in group)
-        completion_tokens = sum(agent.completion_tokens for agent in group)
-        unpriced_calls = sum(agent.record.unpriced_calls for agent in group)
+        prompt_tokens = sum(agent.prompt_tokens or 0 for agent in group)
+        completion_tokens = sum(agent.completion_tokens or 0 for agent in group)
+        unpriced_calls = sum(agent.record.unpriced_calls or 0 for agent in group)
         usage[model] = _usage(
             prompt_tokens,
             completion_tokens,
-            cached_tokens=sum(agent.record.cached_tokens for agent in group),
-            cost=None if unpriced_calls else sum(agent.cost for agent in group),
+            cached_tokens=sum(agent.record.cached_tokens or 0 for agent in group),
+            cost=None if unpriced_calls else sum_if_known(agent.cost for agent in group),
         )
     return usage
 
@@ -240,8 +241,8 @@ def _sample(run: Run, pair: PairData) -> log.Sample:
         model_usage=_model_usage(pair.agents),
         started_at=start if result else None,
         completed_at=(_time_or(result.ended_at, "") or None) if result else None,
-        total_time=pair.duration_seconds + pair.test_seconds if result else None,
-        working_time=pair.duration_seconds + pair.test_seconds if result else None,
+        total_time=_total_seconds(pair),
+        working_time=_total_seconds(pair),
         messages=messages,
         output=log.ModelOutput(),
         events=events.events,
@@ -253,6 +254,13 @@ def _sample(run: Run, pair: PairData) -> log.Sample:
 def _error(pair: PairData) -> log.EvalError:
     text = pair.error or STATES[pair.state].short
     return log.EvalError(message=f"{pair.state}: {text}", traceback=text, traceback_ansi=text)
+
+
+def _total_seconds(pair: PairData) -> float | None:
+    """Return the time of the agents and of the evaluation; None if it is not known."""
+    if pair.result is None:
+        return None
+    return sum_if_known([pair.duration_seconds, pair.test_seconds])
 
 
 def _pair_metadata(run: Run, pair: PairData) -> JsonObject:

@@ -62,7 +62,7 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
         "testcase",
         classname=xml_text(f"{run.name}.{pair.setting}.{pair.key.repo}.task{pair.key.task_id}"),
         name=pair.paths.folder.name,
-        time=f"{pair.duration_seconds + pair.test_seconds:.3f}",
+        time=f"{(pair.duration_seconds or 0.0) + pair.test_seconds:.3f}",
     )
     reason = xml_text(pair.error or STATES[pair.state].short)
     if pair.state in _SKIPPED:

@@ -65,10 +65,10 @@ class SubmittedAgent(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None
     status: str | None
     success: bool | None
-    steps: int
-    cost: float
-    prompt_tokens: int
-    completion_tokens: int
+    steps: int | None
+    cost: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
 
 
 class BothSources(msgspec.Struct, kw_only=True, frozen=True):
@@ -130,10 +130,10 @@ class SubmittedPair(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     suspicious: int | None
     network: str | None
     agents: dict[str, SubmittedAgent]
-    cost: float
-    unpriced_calls: int
-    duration_seconds: float
-    messages: int
+    cost: float | None
+    unpriced_calls: int | None
+    duration_seconds: float | None
+    messages: int | None
     base_commit: str | None
     image_digests: BothSources
     versions: BothSources
@@ -361,7 +361,7 @@ def _submitted_pair(run: Run, pair: PairData) -> SubmittedPair:
         network=pair.network,
         agents={agent.agent_id: _submitted_agent(agent) for agent in pair.agents},
         cost=pair.cost,
-        unpriced_calls=result.unpriced_calls if result else 0,
+        unpriced_calls=pair.unpriced_calls,
         duration_seconds=pair.duration_seconds,
         messages=pair.messages,
         base_commit=(result.base_commit or None) if result else None,

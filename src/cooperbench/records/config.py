@@ -9,7 +9,20 @@ from msgspec import UNSET, UnsetType
 
 from cooperbench.records.files import JsonObject, Record, to_object
 
-_NOT_IDENTITY = ("schema", "run_name", "setting", "requested", "invocations")
+_NOT_IDENTITY = ("schema", "run_name", "setting", "imported", "requested", "invocations")
+
+
+class ImportSource(msgspec.Struct, kw_only=True, frozen=True):
+    """Where an imported run came from; import.json has the details."""
+
+    folder: str
+    """Name of the folder."""
+    layouts: list[str]
+    """Layouts of its files: `public`, `public_without_setting`, `quick_start`, `trajectories`."""
+    time: str
+    """When it was imported."""
+    version: str
+    """Version of CooperBench that imported it."""
 
 
 class Invocation(msgspec.Struct, kw_only=True, frozen=True):
@@ -63,17 +76,18 @@ class Invocation(msgspec.Struct, kw_only=True, frozen=True):
 class RunRecord(Record, kw_only=True, frozen=True):
     """The configuration of a run.
 
-    All but its name, the setting, the requested pairs and the calls identify it.
+    All but its name, the setting, its origin, the requested pairs and the calls identify it.
+    Choices are null if they are not known, in an imported run.
     """
 
     SCHEMA: ClassVar[str] = "cooperbench.config/1"
     SPREAD: ClassVar[str] = "other"
-    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("requested",))
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("imported", "requested"))
 
     run_name: str
     setting: str
     """Setting of the last call."""
-    agent: str
+    agent: str | None
     """One agent framework for all agents, or one for each, with commas."""
     model_name: str | None
     agent_config_sha256: str | None
@@ -85,8 +99,8 @@ class RunRecord(Record, kw_only=True, frozen=True):
     """Which agent has which features, if it is not as evenly as possible in their order."""
     workspace: str | UnsetType = UNSET
     """`shared` if all agents of a pair worked on one tree; otherwise each had its own copy."""
-    messaging_enabled: bool
-    git_enabled: bool
+    messaging_enabled: bool | None
+    git_enabled: bool | None
     team_task_list: bool | UnsetType = UNSET
     """Only in setting team; so are the next five."""
     team_scratchpad: bool | UnsetType = UNSET
@@ -105,10 +119,10 @@ class RunRecord(Record, kw_only=True, frozen=True):
     knows: str | UnsetType = UNSET
     start: str | UnsetType = UNSET
     """Only in forks: the recorded run, the fork point and the intervention."""
-    backend: str
-    network: str
+    backend: str | None
+    network: str | None
     """What agents' sandboxes reach: `none` or `public`."""
-    eval_network: str
+    eval_network: str | None
     """What test runs reach: `auto`, `none` or `public`."""
     step_limit: int | None
     cost_limit: int | float | None
@@ -116,6 +130,8 @@ class RunRecord(Record, kw_only=True, frozen=True):
     prompts_sha256: str | None
     dataset: str | None
     dataset_revision: str | None
+    imported: ImportSource | None = None
+    """Only if another version or another program ran the agents (`cooperbench import-run`)."""
     other: JsonObject = msgspec.field(default_factory=dict)
     """Choices of another version of CooperBench; at the top level of the file."""
     requested: dict[str, str] | None = None

@@ -20,11 +20,12 @@ class ConversationMessage(msgspec.Struct, kw_only=True, frozen=True, rename={
     sender: str
     recipient: str
     text: str
-    timestamp: str
-    """When the harness accepted it: UTC, ISO 8601."""
-    feature_id: int
+    timestamp: str | None
+    """When the harness accepted it: UTC, ISO 8601. None if an imported run does not say; so are the
+    next two."""
+    feature_id: int | None
     """Feature of the sender."""
-    sender_step: int
+    sender_step: int | None
     """Number of steps that the sender had taken."""
     delivered_at: str | None
     """None if the recipient never saw it."""
@@ -39,9 +40,12 @@ class Conversation(Record, kw_only=True, frozen=True):
     """All messages of one pair."""
 
     SCHEMA: ClassVar[str] = "cooperbench.conversation/1"
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("imported",))
     NOT_WRITTEN: ClassVar[frozenset[str]] = frozenset(("unreadable",))
 
     messages: list[ConversationMessage]
+    imported: bool | None = None
+    """True if it was read from files of another program: there may have been more messages."""
     unreadable: int = 0
     """Number of entries that are not messages."""
 

@@ -19,43 +19,46 @@ SCHEMA = "cooperbench.result/1"
 
 
 class AgentResult(msgspec.Struct, kw_only=True, frozen=True):
-    """How one agent ended, and what it used."""
+    """How one agent ended, and what it used.
+
+    Numbers are null if they are not known: an imported run may lack them.
+    """
 
     agent_id: str
     """`agent1`, `agent2`, … or `solo`."""
     feature_ids: list[int]
     """Features that the agent had to implement."""
-    agent: str
+    agent: str | None
     """Name of the agent framework."""
     agent_version: str | None
     model: str | None
     """None if the agent does not use a model."""
-    status: str
+    status: str | None
     """How it ended: `submitted`, `step_limit`, `sandbox_destroyed`, …"""
     error: str | None
     """One line, if it did not end by submitting."""
-    steps: int
-    cost: float
+    steps: int | None
+    cost: float | None
     """US dollars, without the calls to models whose price is not known."""
-    model_calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    model_calls: int | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
     """Prompt tokens that the provider had cached."""
-    model_seconds: float
+    model_seconds: float | None
     """Time spent waiting for models."""
-    unpriced_calls: int
+    unpriced_calls: int | None
     """Calls to models whose price is not known."""
-    sandbox_seconds: float
+    sandbox_seconds: float | None
     """Time spent on commands in the sandbox."""
     patch_bytes: int | None
     """None in a shared workspace, whose patch belongs to all agents; so is the next field."""
     patch_sha256: str | None
     files_changed: list[str]
     """Files in the patch; in a shared workspace those that changed while its commands ran."""
-    started_at: str
-    ended_at: str
-    duration_seconds: float
+    started_at: str | None
+    ended_at: str | None
+    duration_seconds: float | None
 
 
 class RunConditions(msgspec.Struct, kw_only=True, frozen=True):
@@ -126,7 +129,7 @@ class Attempt(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PairResult(Record, kw_only=True, frozen=True):
-    """The result of one pair, complete or not.
+    """The result of one pair, complete or not. Numbers are null if they are not known.
 
     Reading the file of a pair that ended in an error (`ResultError`) also gives this type, with
     the `status` and `error` of that file.
@@ -165,21 +168,21 @@ class PairResult(Record, kw_only=True, frozen=True):
     """Only in setting team: its tools, and which of them were on."""
     metrics: TeamMetrics | None = None
     """Only in setting team."""
-    cost: float
+    cost: float | None
     """US dollars, all agents together; so are the next fields."""
-    model_calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    model_seconds: float
-    unpriced_calls: int
-    sandbox_seconds: float
-    base_commit: str
+    model_calls: int | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    model_seconds: float | None
+    unpriced_calls: int | None
+    sandbox_seconds: float | None
+    base_commit: str | None
     """Id of the single commit that every agent started from."""
-    backend: str
-    image: str
+    backend: str | None
+    image: str | None
     """Name of the task's image."""
-    image_digest: str
+    image_digest: str | None
     dataset_sha256: str | None = None
     """Checksum of the pair's files in the dataset; None in older files, as is the next field."""
     conditions: RunConditions | None = None
@@ -187,9 +190,9 @@ class PairResult(Record, kw_only=True, frozen=True):
     """1 for the first attempt at the pair in this run, also over several commands."""
     earlier_attempts: list[Attempt] | None = None
     """None in files of older versions, in which `attempt` counts those of one command."""
-    started_at: str
-    ended_at: str
-    duration_seconds: float
+    started_at: str | None
+    ended_at: str | None
+    duration_seconds: float | None
     error: str | None
     version: str
     """Version of CooperBench that wrote the file."""

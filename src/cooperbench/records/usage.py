@@ -11,45 +11,45 @@ from cooperbench.models import Usage
 
 
 class HasUsage(Protocol):
-    """A record that says what an agent, a pair or a run has used."""
+    """A record that says what an agent, a pair or a run has used; None for what is not known."""
 
     @property
-    def cost(self) -> float:
+    def cost(self) -> float | None:
         """US dollars, without the calls to models whose price is not known."""
         ...
 
     @property
-    def model_calls(self) -> int:
+    def model_calls(self) -> int | None:
         """Number of calls to models."""
         ...
 
     @property
-    def prompt_tokens(self) -> int:
+    def prompt_tokens(self) -> int | None:
         """Tokens sent to models."""
         ...
 
     @property
-    def completion_tokens(self) -> int:
+    def completion_tokens(self) -> int | None:
         """Tokens received from models."""
         ...
 
     @property
-    def cached_tokens(self) -> int:
+    def cached_tokens(self) -> int | None:
         """Prompt tokens that the provider had cached."""
         ...
 
     @property
-    def model_seconds(self) -> float:
+    def model_seconds(self) -> float | None:
         """Time spent waiting for models."""
         ...
 
     @property
-    def unpriced_calls(self) -> int:
+    def unpriced_calls(self) -> int | None:
         """Calls to models whose price is not known."""
         ...
 
     @property
-    def sandbox_seconds(self) -> float:
+    def sandbox_seconds(self) -> float | None:
         """Time spent on commands in sandboxes."""
         ...
 
@@ -87,15 +87,31 @@ def agent_usage(usage: Usage, sandbox_seconds: float) -> UsageTotals:
 
 
 def total_usage(records: Iterable[HasUsage]) -> UsageTotals:
-    """Return the sums over agents, pairs or settings."""
+    """Return the sums over agents, pairs or settings. What is not known counts as 0."""
     entries = list(records)
     return UsageTotals(
-        cost=sum(entry.cost for entry in entries),
-        model_calls=sum(entry.model_calls for entry in entries),
-        prompt_tokens=sum(entry.prompt_tokens for entry in entries),
-        completion_tokens=sum(entry.completion_tokens for entry in entries),
-        cached_tokens=sum(entry.cached_tokens for entry in entries),
-        model_seconds=round(sum(entry.model_seconds for entry in entries), 3),
-        unpriced_calls=sum(entry.unpriced_calls for entry in entries),
-        sandbox_seconds=round(sum(entry.sandbox_seconds for entry in entries), 3),
+        cost=sum(entry.cost or 0.0 for entry in entries),
+        model_calls=sum(entry.model_calls or 0 for entry in entries),
+        prompt_tokens=sum(entry.prompt_tokens or 0 for entry in entries),
+        completion_tokens=sum(entry.completion_tokens or 0 for entry in entries),
+        cached_tokens=sum(entry.cached_tokens or 0 for entry in entries),
+        model_seconds=round(sum(entry.model_seconds or 0.0 for entry in entries), 3),
+        unpriced_calls=sum(entry.unpriced_calls or 0 for entry in entries),
+        sandbox_seconds=round(sum(entry.sandbox_seconds or 0.0 for entry in entries), 3),
     )
+
+
+def sum_if_known(values: Iterable[float | None]) -> float | None:
+    """Return the sum of some values; None if one of them is not known."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def count_if_known(values: Iterable[int | None]) -> int | None:
+    """Return the sum of some counts; None if one of them is not known."""
+    total = sum_if_known(values)
+    return None if total is None else int(total)

@@ -294,7 +294,7 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         attempts = pair.result.earlier_attempts if pair.result else None
         earlier_attempts.update(attempt.status for attempt in attempts or ())
     ended = sum(states[state] for state in ENDED)
-    cost = sum(pair.cost for pair in pairs)
+    cost = sum(pair.cost or 0.0 for pair in pairs)
     usage = total_usage(agent.record for agent in agents)
     has_unsound = len(sound) < len(pairs)
     return RateRow(
@@ -319,10 +319,10 @@ def _rate_row(side: Side, part: _Part, pairs: Sequence[PairData], method: Method
         cost=cost,
         cost_per_pair=cost / ended if ended else None,
         unpriced_calls=usage.unpriced_calls,
-        steps=sum(agent.steps for agent in agents),
+        steps=sum(agent.steps or 0 for agent in agents),
         tokens=usage.prompt_tokens + usage.completion_tokens,
-        messages=sum(pair.messages for pair in pairs),
-        agent_seconds=sum(pair.duration_seconds for pair in pairs),
+        messages=sum(pair.messages or 0 for pair in pairs),
+        agent_seconds=sum(pair.duration_seconds or 0.0 for pair in pairs),
     )
 
 

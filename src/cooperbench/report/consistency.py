@@ -218,7 +218,7 @@ def _check_request(
 
 def _check_agents(config: RunRecord, pair: PairData, findings: Findings) -> None:
     """Find agents and models that the configuration does not have in their slots."""
-    agents = _split_slots(config.agent, len(pair.agent_ids))
+    agents = _split_slots(config.agent or "", len(pair.agent_ids))
     differences = []
     for agent, expected in zip(pair.agents, agents, strict=False):
         if expected and agent.agent and agent.agent != expected:

@@ -85,7 +85,7 @@ def measure_activity(
     """Return what one agent spent on messages; `result` is its part of result.json."""
     sent = [message for message in messages if message.sender == agent_id]
     numbers = {step.number for step in trajectory if step.number is not None}
-    steps = max(len(numbers), result.steps if result else 0)
+    steps = max(len(numbers), (result.steps or 0) if result else 0)
     messaging_steps = _messaging_steps(trajectory, sent)
     first_message = sent[0] if sent else None
     return Activity(

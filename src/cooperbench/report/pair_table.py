@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cooperbench.errors import UserError
 from cooperbench.models import MAX_AGENTS
+from cooperbench.records.usage import count_if_known
 from cooperbench.report.consistency import all_mismatches
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds
@@ -109,8 +110,8 @@ def _pair_row(run: Run, pair: PairData) -> Row:
         row["messages"] = pair.messages
         row["cost"] = pair.cost
         row["steps"] = pair.steps
-        row["prompt_tokens"] = sum(agent.prompt_tokens for agent in pair.agents)
-        row["completion_tokens"] = sum(agent.completion_tokens for agent in pair.agents)
+        row["prompt_tokens"] = count_if_known(agent.prompt_tokens for agent in pair.agents)
+        row["completion_tokens"] = count_if_known(agent.completion_tokens for agent in pair.agents)
         row["duration_seconds"] = pair.duration_seconds
     for number, agent in enumerate(pair.agents, 1):
         for name, value in _agent_values(agent).items():

@@ -25,6 +25,7 @@ from cooperbench.records.evaluation import (
 )
 from cooperbench.records.result import AgentResult, PairResult
 from cooperbench.records.trajectory import Step, Trajectory, read_journal
+from cooperbench.records.usage import count_if_known
 from cooperbench.records.workspace import WorkspaceRecord
 from cooperbench.storage import PairPaths, read_bytes
 
@@ -159,11 +160,11 @@ class AgentData:
     success: bool | None
     """Whether its patch alone passes the tests of its own features."""
     feature_ids: tuple[int, ...]
-    steps: int
-    cost: float
-    prompt_tokens: int
-    completion_tokens: int
-    duration_seconds: float
+    steps: int | None
+    cost: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    duration_seconds: float | None
     record: AgentResult
 
     @property
@@ -419,24 +420,44 @@ class PairData:
         return self._verdict.integrated_by_lead
 
     @property
-    def cost(self) -> float:
-        """US dollars, all agents together."""
-        return self.result.cost if self.result else 0.0
+    def cost(self) -> float | None:
+        """US dollars, all agents together; None if it is not known."""
+        return self._ended_result.cost if self._ended_result else 0.0
 
     @property
-    def steps(self) -> int:
-        """Steps of all agents together."""
-        return sum(agent.steps for agent in self.agents)
+    def steps(self) -> int | None:
+        """Steps of all agents together; None if they are not known."""
+        return count_if_known(agent.steps for agent in self.agents)
 
     @property
-    def messages(self) -> int:
-        """Number of messages that the agents sent."""
-        return (self.result.messages or 0) if self.result else 0
+    def tokens(self) -> int | None:
+        """Tokens of all agents' model calls; None if they are not known."""
+        counts: list[int | None] = []
+        for agent in self.agents:
+            counts += [agent.prompt_tokens, agent.completion_tokens]
+        return count_if_known(counts)
 
     @property
-    def duration_seconds(self) -> float:
-        """Time that the agents took."""
-        return self.result.duration_seconds if self.result else 0.0
+    def messages(self) -> int | None:
+        """Number of messages that the agents sent; None if result.json does not say."""
+        return self._ended_result.messages if self._ended_result else 0
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """Time that the agents took; None if it is not known."""
+        return self._ended_result.duration_seconds if self._ended_result else 0.0
+
+    @property
+    def unpriced_calls(self) -> int | None:
+        """Calls to models whose price is not known; None if result.json does not say."""
+        return self._ended_result.unpriced_calls if self._ended_result else 0
+
+    @property
+    def _ended_result(self) -> PairResult | None:
+        """The result, if the agents came to an end."""
+        if self.result is None or not self.result.is_completed:
+            return None
+        return self.result
 
     @property
     def test_seconds(self) -> float:
@@ -453,7 +474,7 @@ class PairData:
         """Return the messages in conversation.json; without one, those that agents received."""
         record = records.read(self.paths.conversation, ConversationRecord)
         if record is not None:
-            is_complete = record.unreadable == 0
+            is_complete = record.unreadable == 0 and not record.imported
             messages = [_message(*numbered) for numbered in enumerate(record.messages, 1)]
         else:
             sent = self.result.messages if self.result else None
@@ -529,8 +550,8 @@ def _message(position: int, message: ConversationMessage) -> SentMessage:
         sender=message.sender,
         recipient=message.recipient,
         text=message.text,
-        timestamp=message.timestamp,
-        sender_step=message.sender_step,
+        timestamp=message.timestamp or "",
+        sender_step=message.sender_step or 0,
         delivered_at=message.delivered_at or None,
         lost=message.lost is True,
     )

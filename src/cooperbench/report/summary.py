@@ -99,7 +99,7 @@ def _attempt_cost(folder: Path) -> float:
     """Return what an attempt has cost. An interrupted one has only trajectories or journals."""
     result = records.read(folder / "result.json", PairResult)
     if result is not None and result.is_completed:
-        return result.cost
+        return result.cost or 0.0
     trajectories = [read_trajectory(AgentPaths(folder, log.stem)) for log in folder.glob("*.log")]
     return sum(trajectory.cost for trajectory in trajectories if trajectory)
 
@@ -127,10 +127,10 @@ def _summarize_setting(pairs: Sequence[PairData]) -> SettingSummary:
         agent_success=_rate(agent.success for pair in evaluated for agent in pair.agents),
         agent_outcomes=_count(agent.status for agent in agents),
         merge_outcomes=_count(pair.merge_status for pair in evaluated),
-        messages=sum(pair.messages for pair in finished),
+        messages=sum(pair.messages or 0 for pair in finished),
         **msgspec.structs.asdict(total_usage(agent.record for agent in agents)),
-        steps=sum(agent.steps for agent in agents),
-        agent_seconds=round(sum(pair.duration_seconds for pair in finished), 3),
+        steps=sum(agent.steps or 0 for agent in agents),
+        agent_seconds=round(sum(pair.duration_seconds or 0.0 for pair in finished), 3),
         test_seconds=round(sum(pair.test_seconds for pair in evaluated), 3),
         results=lines,
     )

@@ -206,7 +206,7 @@ def _value_of(pair: PairData, measure: str) -> float | None:
     if measure == "wall_seconds":
         return pair.duration_seconds
     if measure == "tokens":
-        return float(sum(agent.prompt_tokens + agent.completion_tokens for agent in pair.agents))
+        return pair.tokens
     return pair.cost
 
 

@@ -552,7 +552,9 @@ def _with_recorded_options(values: JsonObject) -> JsonObject:
         taken_over += WORKLOAD_OPTIONS
     recorded |= {name: identity[name] for name in taken_over if name in identity}
     recorded["model"] = saved.model_name
-    recorded["agent"] = values.get("replay_agent") or _registered_agents(saved.agent, run_name)
+    recorded["agent"] = values.get("replay_agent") or _registered_agents(
+        saved.agent or "", run_name
+    )
     has_config = saved.agent_config_sha256 is not None
     if has_config and not values.get("agent_config"):
         path = printable(saved.invocations[-1].agent_config or "")

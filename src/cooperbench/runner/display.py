@@ -251,7 +251,7 @@ class Display:
             took = duration_text(now - at_work.since if at_work else 0.0)
             self._pairs_ran += 1
             if isinstance(result, PairResult):
-                self._cost += result.cost
+                self._cost += result.cost or 0.0
             if not result.is_completed:
                 self._counts["error"] += 1
                 self._to_evaluate -= 1

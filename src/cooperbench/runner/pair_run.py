@@ -20,6 +20,7 @@ from cooperbench.agents.base import REPO_DIR, retry_timeout_seconds
 from cooperbench.agents.recorder import Recorder
 from cooperbench.agents.session import AgentSession
 from cooperbench.dataset.content_hash import pair_content_sha256
+from cooperbench.diff import changed_files
 from cooperbench.errors import (
     AgentFailure,
     InfraError,
@@ -44,7 +45,6 @@ from cooperbench.runner.repository import (
     SNAPSHOT_SECONDS,
     STRIPPED_GIT_DIR,
     CanShowFolder,
-    changed_files,
     list_changes,
     prepare_repository,
     take_patch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -33,7 +32,6 @@ fi
 tar --extract --file="$1" --directory="${2%/*}" --exclude="${2##*/}/.git" --no-same-owner
 """
 """Script that replaces the files of repository $2 with those of the folder or archive $1."""
-_DIFF_HEADER = re.compile(rb'^diff --git "?a/.* "?b/(.*?)"?$', re.MULTILINE)
 
 
 @runtime_checkable
@@ -120,9 +118,3 @@ def list_changes(sandbox: Sandbox, git_dir: str) -> dict[str, str] | None:
         content, _, path = line.partition("\t")
         changes[path] = content
     return changes
-
-
-def changed_files(patch: bytes) -> list[str]:
-    """Return the files that a patch changes, as its headers name them."""
-    names = [name.decode("utf-8", "replace") for name in _DIFF_HEADER.findall(patch)]
-    return list(dict.fromkeys(names))

@@ -212,6 +212,7 @@ def config_record(name: str, setting: Setting, style: Style) -> dict[str, Any]:
         "model_name": ",".join(dict.fromkeys(model for model in style.models if model)) or None,
         "agent_config_sha256": None,
         **_recorded("identity"),
+        "git_enabled": False,
         **({"agent_count": style.agent_count} if style.agent_count else {}),
         **({"split": style.split} if style.split else {}),
         "backend": "local",

@@ -130,8 +130,8 @@ def test_incomplete_and_wrong_values_become_empty() -> None:
     assert (result.schema, result.status, result.features) == ("", "", [1, 3])
     assert [*result.agents] == ["agent1"]
     agent = result.agents["agent1"]
-    assert (agent.steps, agent.cost, agent.model, agent.feature_ids) == (3, 0.0, None, [])
-    assert (result.cost, result.duration_seconds, result.messages) == (0.0, 0.0, None)
+    assert (agent.steps, agent.cost, agent.model, agent.feature_ids) == (3, None, None, [])
+    assert (result.cost, result.duration_seconds, result.messages) == (None, None, None)
     assert result.team_features == {"mcp": True}
     assert records.decode(b"{}", PairResult).is_completed
 

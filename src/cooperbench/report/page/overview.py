@@ -201,11 +201,11 @@ class PairCell:
     outcome: str
     ended: bool
     """Whether the agents came to an end, so that the numbers are complete."""
-    messages: int
-    steps: int
-    """Steps of all agents together; so is the cost."""
-    cost: float
-    seconds: float
+    messages: int | None
+    steps: int | None
+    """Steps of all agents together; so is the cost. None for what is not known."""
+    cost: float | None
+    seconds: float | None
     unsound: str
     suspicious: int
     mismatches: tuple[int, ...]
@@ -492,8 +492,8 @@ def _pair_cell(number: int, pair: PairData) -> PairCell:
         ended=pair.state in ENDED,
         messages=pair.messages,
         steps=pair.steps,
-        cost=round(pair.cost, 6),
-        seconds=round(pair.duration_seconds, 1),
+        cost=None if pair.cost is None else round(pair.cost, 6),
+        seconds=None if pair.duration_seconds is None else round(pair.duration_seconds, 1),
         unsound=pair.unsound_text,
         suspicious=len(pair.suspicious),
         mismatches=(),

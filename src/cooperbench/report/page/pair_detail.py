@@ -52,18 +52,19 @@ class AgentRow:
     patch_bytes: int | None
     """None in a shared workspace."""
     has_result: bool
-    """Whether result.json describes the agent. Otherwise the next fields have no meaning."""
+    """Whether result.json describes the agent. Otherwise the next fields have no meaning.
+    They are None if they are not known."""
     agent: str | None = None
     model: str | None = None
     status: str | None = None
     error: str | None = None
     success: bool | None = None
     feature_ids: tuple[int, ...] = ()
-    steps: int = 0
-    cost: float = 0.0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    duration_seconds: float = 0.0
+    steps: int | None = None
+    cost: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    duration_seconds: float | None = None
 
 
 class Entry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -151,7 +152,7 @@ class PairDetail(msgspec.Struct, kw_only=True, frozen=True):
     outcome: str
     error: str | None
     reason: str
-    seconds: float
+    seconds: float | None
     failures: list[FailedTests]
     unsound: str
     suspicious: list[str]
@@ -196,7 +197,7 @@ def pair_detail(pair: PairData) -> PairDetail:
         outcome=outcome_of(pair),
         error=pair.error,
         reason=failure_reason(pair),
-        seconds=round(pair.duration_seconds, 1),
+        seconds=_rounded(pair.duration_seconds),
         failures=failed_tests(pair),
         unsound=pair.unsound_text,
         suspicious=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.suspicious_texts],
@@ -224,7 +225,7 @@ def unreadable_detail(pair: PairData, problem: str) -> PairDetail:
         outcome=outcome_of(pair),
         error=pair.error,
         reason=failure_reason(pair),
-        seconds=round(pair.duration_seconds, 1),
+        seconds=_rounded(pair.duration_seconds),
         failures=[],
         unsound=pair.unsound_text,
         suspicious=[cut(text, _MAX_NOTE_CHARACTERS) for text in pair.suspicious_texts],
@@ -243,6 +244,10 @@ def unreadable_detail(pair: PairData, problem: str) -> PairDetail:
         files=[],
         coordination=unreadable_coordination(problem) if pair.state in ENDED else None,
     )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)
 
 
 def _start_time(pair: PairData, files: PairFiles) -> str:

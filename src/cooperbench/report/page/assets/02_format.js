@@ -26,13 +26,22 @@ function pointsInterval(estimate) {
   return `${hundredths(estimate.low, 1)} to ${hundredths(estimate.high, 1)}`;
 }
 
+// What is not known: an imported run may lack some numbers.
+const UNKNOWN = "–";
+
+function whole(number) {
+  return number === null ? UNKNOWN : number.toLocaleString("en");
+}
+
 function money(value) {
+  if (value === null) return UNKNOWN;
   if (!value) return "$0";
   if (value >= 100) return "$" + Math.round(value).toLocaleString("en");
   return "$" + value.toFixed(value >= 0.01 ? 2 : 4);
 }
 
 function duration(seconds) {
+  if (seconds === null) return UNKNOWN;
   if (seconds < 10) return seconds.toFixed(1) + " s";
   if (seconds < 60) return seconds.toFixed(0) + " s";
   const isHours = seconds >= 3600;

@@ -16,10 +16,14 @@ function addSeriesTotals(data) {
     for (const row of rows) if (row.repo !== null) series.by_repo[row.repo] = row;
     series.counts = {};
     for (const { outcome } of cells) series.counts[outcome] = (series.counts[outcome] ?? 0) + 1;
-    series.cost = spread(ended.map((cell) => cell.cost));
-    series.seconds = spread(ended.map((cell) => cell.seconds));
+    series.cost = spread(known(ended.map((cell) => cell.cost)));
+    series.seconds = spread(known(ended.map((cell) => cell.seconds)));
   });
   return data;
+}
+
+function known(values) {
+  return values.filter((value) => value !== null);
 }
 
 // Sum, median, and the 10th and 90th percentiles.

@@ -6,12 +6,12 @@ const NUMBER_COLUMNS = [
   {
     key: "messages",
     title: "Messages between the agents of the pair",
-    value: (cell) => cell.messages,
+    value: (cell) => whole(cell.messages),
   },
   {
     key: "steps",
     title: "Steps of all agents of the pair",
-    value: (cell) => cell.steps.toLocaleString("en"),
+    value: (cell) => whole(cell.steps),
   },
   { key: "cost", title: "Model cost of all agents of the pair", value: (cell) => money(cell.cost) },
   {

@@ -297,9 +297,9 @@ function agentTable(detail, pair) {
     agent.feature_ids.map((feature) => featureName(pair, feature)).join(", "),
     [agent.model, agent.agent].filter(Boolean).join(" · ") || "–",
     h("span", { title: agent.error }, (agent.status ?? "–").replaceAll("_", " ")),
-    agent.steps.toLocaleString("en"),
-    agent.prompt_tokens.toLocaleString("en"),
-    agent.completion_tokens.toLocaleString("en"),
+    whole(agent.steps),
+    whole(agent.prompt_tokens),
+    whole(agent.completion_tokens),
     money(agent.cost),
     duration(agent.duration_seconds),
     isShared(detail) ? "shared" : size(agent.patch_bytes),
@@ -310,15 +310,18 @@ function agentTable(detail, pair) {
 }
 
 function totalRow(agents, detail) {
-  const sum = (key) => agents.reduce((total, agent) => total + agent[key], 0);
+  const sum = (key) => {
+    const values = agents.map((agent) => agent[key]);
+    return values.includes(null) ? null : values.reduce((total, value) => total + value, 0);
+  };
   return [
     h("strong", null, agents.length === 2 ? "both agents" : `all ${agents.length} agents`),
     "",
     "",
     "",
-    sum("steps").toLocaleString("en"),
-    sum("prompt_tokens").toLocaleString("en"),
-    sum("completion_tokens").toLocaleString("en"),
+    whole(sum("steps")),
+    whole(sum("prompt_tokens")),
+    whole(sum("completion_tokens")),
     money(sum("cost")),
     h("span", { title: "from the first start to the last end" }, duration(detail.seconds)),
     isShared(detail) ? "" : size(sum("patch_bytes")),

@@ -1,8 +1,8 @@
 // Two runs of the same pair, side by side.
 
 const COMPARED_NUMBERS = [
-  { name: "messages", key: "messages", format: String },
-  { name: "steps of all agents", key: "steps", format: String },
+  { name: "messages", key: "messages", format: whole },
+  { name: "steps of all agents", key: "steps", format: whole },
   { name: "cost of all agents", key: "cost", format: money },
   { name: "time", key: "seconds", format: duration },
 ];
@@ -32,6 +32,9 @@ async function comparison(pair, first, second) {
 }
 
 function numberRow({ name, key, format }, cells) {
+  if (cells.some((cell) => cell[key] === null)) {
+    return [name, ...cells.map((cell) => format(cell[key])), UNKNOWN];
+  }
   const change = cells[1][key] - cells[0][key];
   let difference = "same";
   if (change > 0) difference = "+" + format(change);
