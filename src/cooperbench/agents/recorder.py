@@ -85,7 +85,7 @@ class Recorder:
         content: JsonObject = {
             "action": action,
             "args": dict(args),
-            "observation": head_and_tail(observation, KEPT_OBSERVATION_CHARACTERS, _CUT_NOTE),
+            "observation": shorten_observation(observation),
             "timestamp": utc_now(),
             **extra_fields,
         }
@@ -159,6 +159,11 @@ class Recorder:
             except OSError as error:
                 self.write_error = error
                 raise
+
+
+def shorten_observation(text: str) -> str:
+    """Return an observation as trajectories keep it: the middle of a very long one is cut."""
+    return head_and_tail(text, KEPT_OBSERVATION_CHARACTERS, _CUT_NOTE)
 
 
 def _redact_texts(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cooperbench import records
 from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_line, print_result
 from cooperbench.errors import UserError
+from cooperbench.records.config import imported_from
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.summary import Summary
 from cooperbench.records.trajectory import read_trajectory
@@ -100,9 +101,11 @@ def status(args: argparse.Namespace) -> int:
         states[setting] = dict(counts)
     jobs = _count_jobs(paths)
     spent = spent_on_disk(paths)
+    imported = imported_from(paths.config)
     content = {
         "run_name": args.name,
         "driver": holder,
+        "imported": imported,
         "pairs": states,
         RUNNING: [
             {"pair": pair.pair, "agents": [agent._asdict() for agent in pair.agents]}
@@ -111,7 +114,9 @@ def status(args: argparse.Namespace) -> int:
         "jobs": jobs,
         "spent": spent,
     }
-    lines = [f"{args.name}: {_process_text(holder, states)}"]
+    lines = [f"{args.name}: {_process_text(holder, states, is_imported=imported is not None)}"]
+    if imported is not None:
+        lines.append(f"imported from {imported}")
     lines += [_counts_line(setting, counts) for setting, counts in states.items() if counts]
     lines += [_running_line(pair) for pair in running]
     if jobs:
@@ -121,12 +126,16 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _process_text(holder: str | None, states: Mapping[str, Mapping[str, int]]) -> str:
+def _process_text(
+    holder: str | None, states: Mapping[str, Mapping[str, int]], *, is_imported: bool
+) -> str:
     if holder:
         return f"{holder} is running"
     on_disk = {state for counts in states.values() for state in counts}
     if on_disk and on_disk.issubset((*EVALUATED, "no_reference")):
         return "finished"
+    if is_imported:
+        return "not running; `cooperbench eval` evaluates its pairs"
     return "not running; rerun the same command to continue"
 
 
@@ -147,7 +156,7 @@ def _agents_at_work(pair: PairData) -> Iterator[_AgentStatus]:
         trajectory = read_trajectory(pair.paths.agent(agent_id))
         if trajectory is not None:
             numbers = [step.number or 0 for step in trajectory.steps]
-            yield _AgentStatus(agent_id, max(numbers, default=0), trajectory.cost)
+            yield _AgentStatus(agent_id, max(numbers, default=0), trajectory.cost or 0.0)
 
 
 def _counts_line(title: str, counts: dict[str, int]) -> str:

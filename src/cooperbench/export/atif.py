@@ -20,6 +20,7 @@ from cooperbench.export import atif_format as atif
 from cooperbench.export.json_text import json_text
 from cooperbench.records import JsonObject
 from cooperbench.records.trajectory import Step, Trajectory, read_trajectory
+from cooperbench.records.usage import count_if_known, sum_if_known
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import PairData
 from cooperbench.storage import write_json
@@ -132,12 +133,12 @@ def _start_step(session_id: str, agents: dict[str, atif.Trajectory]) -> atif.Ste
 def _summed_metrics(metrics: list[atif.FinalMetrics]) -> atif.FinalMetrics:
     usage: JsonObject = {}
     for name in ("model_calls", "unpriced_calls", "model_seconds", "sandbox_seconds"):
-        usage[name] = sum(agent.extra[name] for agent in metrics)
+        usage[name] = sum_if_known(agent.extra[name] for agent in metrics)
     return atif.FinalMetrics(
-        total_prompt_tokens=sum(agent.total_prompt_tokens for agent in metrics),
-        total_completion_tokens=sum(agent.total_completion_tokens for agent in metrics),
-        total_cached_tokens=sum(agent.total_cached_tokens for agent in metrics),
-        total_cost_usd=sum(agent.total_cost_usd for agent in metrics),
+        total_prompt_tokens=count_if_known(agent.total_prompt_tokens for agent in metrics),
+        total_completion_tokens=count_if_known(agent.total_completion_tokens for agent in metrics),
+        total_cached_tokens=count_if_known(agent.total_cached_tokens for agent in metrics),
+        total_cost_usd=sum_if_known(agent.total_cost_usd for agent in metrics),
         total_steps=2,
         extra=usage,
     )
@@ -157,6 +158,7 @@ def _conversation(pair: PairData) -> list[JsonObject]:
 
 def _agent_document(trajectory: Trajectory, session_id: str, agent_id: str) -> atif.Trajectory:
     steps = steps_of(trajectory.steps)
+    usage = trajectory.token_usage
     return atif.Trajectory(
         schema_version=atif.SCHEMA_VERSION,
         session_id=session_id,
@@ -168,9 +170,9 @@ def _agent_document(trajectory: Trajectory, session_id: str, agent_id: str) -> a
         ),
         steps=steps,
         final_metrics=atif.FinalMetrics(
-            total_prompt_tokens=trajectory.token_usage.prompt_tokens,
-            total_completion_tokens=trajectory.token_usage.completion_tokens,
-            total_cached_tokens=trajectory.token_usage.cached_tokens,
+            total_prompt_tokens=usage.prompt_tokens if usage else None,
+            total_completion_tokens=usage.completion_tokens if usage else None,
+            total_cached_tokens=usage.cached_tokens if usage else None,
             total_cost_usd=trajectory.cost,
             total_steps=len(steps),
             extra={

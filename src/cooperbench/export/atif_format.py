@@ -78,10 +78,10 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
 class FinalMetrics(msgspec.Struct, kw_only=True):
     """Usage of a whole trajectory."""
 
-    total_prompt_tokens: int
-    total_completion_tokens: int
-    total_cached_tokens: int
-    total_cost_usd: float
+    total_prompt_tokens: int | None
+    total_completion_tokens: int | None
+    total_cached_tokens: int | None
+    total_cost_usd: float | None
     total_steps: int
     extra: JsonObject
 

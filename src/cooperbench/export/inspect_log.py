@@ -105,6 +105,7 @@ def _eval_spec(run: Run) -> log.EvalSpec:
         config={"epochs": 1},
         packages={"cooperbench": __version__},
         metadata={
+            "imported": msgspec.to_builtins(run.imported) if run.imported else None,
             "run": run.name,
             "settings": list(run.settings),
             "configuration": config.identity if config else None,

@@ -183,7 +183,7 @@ class SubmittedHistory(msgspec.Struct, kw_only=True, frozen=True):
     sha256: str
 
 
-class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
+class RunOptions(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """How the run was made."""
 
     eval_network: str | None
@@ -200,6 +200,8 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     """What does not fit together in the logs."""
     unchecked: list[str]
     """What cannot be checked."""
+    imported: JsonObject | None = None
+    """Where an imported run came from; only in submissions of such runs."""
 
 
 class Submission(records.Record, kw_only=True, frozen=True):
@@ -286,6 +288,7 @@ def _run_options(run: Run) -> RunOptions:
         history=_last_of_history(run),
         mismatches=mismatch_texts(run.mismatches),
         unchecked=unchecked_texts(run.mismatches),
+        imported=msgspec.to_builtins(run.imported) if run.imported else None,
     )
 
 

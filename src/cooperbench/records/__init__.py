@@ -25,6 +25,8 @@ Read and write them only through this package:
 | plan.json          | `plan.PlanRecord`                                                       |
 | forks.json         | `forks.ForksRecord`                                                     |
 | judge.json         | `judgement.Judgement`                                                   |
+| import.json        | `imported.ImportRecord`, of an imported run                              |
+| recorded.json      | `imported.RecordedVerdict`, of an imported run                           |
 | references         | `reference.ReferenceRecord` in the cache, `reference.ReferencesFile`    |
 
 Records are immutable; `msgspec.structs.replace` returns a changed copy. `read_or_problem` also says

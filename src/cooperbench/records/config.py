@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cooperbench.records.files import JsonObject, Record, to_object
+from cooperbench.records.files import JsonObject, Record, read, to_object
 
 _NOT_IDENTITY = ("schema", "run_name", "setting", "imported", "requested", "invocations")
 
@@ -145,3 +146,9 @@ class RunRecord(Record, kw_only=True, frozen=True):
         """Everything that must be equal for the results of two calls to be in one table."""
         content = to_object(self)
         return {name: value for name, value in content.items() if name not in _NOT_IDENTITY}
+
+
+def imported_from(path: Path) -> str | None:
+    """Return the folder that the run of a config.json was imported from; None for our own runs."""
+    record = read(path, RunRecord)
+    return record.imported.folder if record is not None and record.imported else None

@@ -26,6 +26,8 @@ _FILES = {
     "plan": "logs/STUDY/plan.json",
     "forks": "logs/FORKS/forks.json",
     "judge": "logs/RUN/SETTING/REPO/TASK/f1_f2/judge.json",
+    "import": "logs/RUN/import.json",
+    "recorded": "logs/RUN/SETTING/REPO/TASK/f1_f2/recorded.json",
     "reference": "~/.cache/cooperbench/references/*.json",
     "references": "the file of `cooperbench validate --export FILE`",
 }

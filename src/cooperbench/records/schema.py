@@ -14,6 +14,7 @@ from cooperbench.records.conversation import Conversation
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.files import JsonObject, Record
 from cooperbench.records.forks import ForksRecord
+from cooperbench.records.imported import ImportRecord, RecordedVerdict
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.judgement import Judgement
 from cooperbench.records.plan import PlanRecord
@@ -40,6 +41,8 @@ RECORDS: dict[str, type[Record]] = {
     "plan": PlanRecord,
     "forks": ForksRecord,
     "judge": Judgement,
+    "import": ImportRecord,
+    "recorded": RecordedVerdict,
     "reference": ReferenceRecord,
     "references": ReferencesFile,
 }

@@ -127,10 +127,13 @@ class Summary(Record, kw_only=True, frozen=True):
     """A whole run, by setting."""
 
     SCHEMA: ClassVar[str] = "cooperbench.summary/1"
+    OMITTED_IF_NONE: ClassVar[frozenset[str]] = frozenset(("imported",))
 
     run_name: str
     time: str
     version: str
+    imported: str | None = None
+    """Name of the folder that the run was imported from; None for runs of our own."""
     settings: dict[str, SettingSummary]
     errors: int
     cost: float

@@ -89,7 +89,7 @@ class Step(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Trajectory(Record, kw_only=True, frozen=True):
-    """Everything that one agent did."""
+    """Everything that one agent did. Values are null if an imported run does not have them."""
 
     SCHEMA: ClassVar[str] = "cooperbench.trajectory/1"
 
@@ -98,25 +98,25 @@ class Trajectory(Record, kw_only=True, frozen=True):
     feature_id: int
     """The first of its features."""
     feature_ids: list[int]
-    agent: str
+    agent: str | None
     """Name of the agent framework."""
     agent_version: str | None
     model: str | None
     """None if the agent does not use a model."""
-    status: str
+    status: str | None
     """How it ended: `submitted`, `step_limit`, …; `broken_off` if the run was killed."""
     error: str | None
-    start_time: str
-    end_time: str
-    sandbox_seconds: float = 0.0
+    start_time: str | None
+    end_time: str | None
+    sandbox_seconds: float | None = 0.0
     """Time spent on commands in the sandbox."""
     steps: list[Step]
-    token_usage: TokenUsage
-    cost: float
+    token_usage: TokenUsage | None
+    cost: float | None
     """US dollars, without the calls to models whose price is not known."""
-    model_calls: int
-    model_seconds: float
-    unpriced_calls: int
+    model_calls: int | None
+    model_seconds: float | None
+    unpriced_calls: int | None
 
     @classmethod
     def from_file(cls, content: JsonObject) -> JsonObject:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.agents.model_names import with_vendor
 from cooperbench.models import SHARED
-from cooperbench.records.config import RunRecord
+from cooperbench.records.config import ImportSource, RunRecord
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.result import PairResult, RunConditions
 from cooperbench.report.history_check import EVALUATION, RESULT, check_history
 from cooperbench.report.mismatch import AFFECTS, Findings, Mismatch, name_pairs
 from cooperbench.report.pairs import ENDED, EVALUATED, AgentData, PairData, PairKey
+from cooperbench.text import printable
 
 if TYPE_CHECKING:
     from cooperbench.report.loading import Run
@@ -44,6 +45,8 @@ def find_mismatches(run: Run) -> list[Mismatch]:
     findings = Findings(run.name)
     if run.config is None:
         findings.add_run("unchecked", "cannot be checked: there is no config.json to compare with")
+    if run.imported is not None:
+        findings.add_run("unchecked", _imported_text(run.imported))
     for pair in run.pairs:
         _check_owner(pair, findings)
     _check_keys(run, findings)
@@ -58,6 +61,13 @@ def find_mismatches(run: Run) -> list[Mismatch]:
     _check_same_conditions(run, findings)
     _check_records(run, findings)
     return findings.mismatches()
+
+
+def _imported_text(source: ImportSource) -> str:
+    return (
+        f"cannot be checked: what the agents did, it was imported from {printable(source.folder)}"
+        " (see import.json)"
+    )
 
 
 def all_mismatches(runs: Sequence[Run]) -> list[Mismatch]:
@@ -223,7 +233,10 @@ def _check_agents(config: RunRecord, pair: PairData, findings: Findings) -> None
     for agent, expected in zip(pair.agents, agents, strict=False):
         if expected and agent.agent and agent.agent != expected:
             differences.append(f"{agent.agent_id} is {agent.agent}, in config.json {expected}")
-    for agent, model in _configured_models(config.model_name or "none", pair):
+    models = _configured_models(config.model_name or "none", pair)
+    if config.imported is not None and config.model_name is None:
+        models = []  # its pairs are of different models
+    for agent, model in models:
         if with_vendor(agent.model or "") != with_vendor(model):
             differences.append(f"{agent.agent_id} uses {agent.model}, in config.json {model}")
     if differences:

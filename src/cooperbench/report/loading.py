@@ -15,7 +15,7 @@ from pathlib import Path
 from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.models import SETTINGS, Setting
-from cooperbench.records.config import RunRecord
+from cooperbench.records.config import ImportSource, RunRecord
 from cooperbench.records.evaluation import Evaluation
 from cooperbench.records.forks import ForksRecord
 from cooperbench.records.result import PairResult
@@ -76,7 +76,13 @@ class Run:
         if self.config is None:
             return self.name
         parts = [part for part in (self.config.model_name, self.config.agent) if part]
-        return " · ".join(parts) or self.name
+        text = " · ".join(parts) or self.name
+        return f"{text} (imported)" if self.imported else text
+
+    @property
+    def imported(self) -> ImportSource | None:
+        """Where an imported run came from; None for runs of our own."""
+        return self.config.imported if self.config is not None else None
 
 
 @dataclass(frozen=True)

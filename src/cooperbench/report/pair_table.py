@@ -22,6 +22,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """Spreadsheets take a text that starts with one of these for a formula."""
 _PAIR_COLUMNS: dict[str, type] = {
     "run": str,
+    "imported": bool,
     "dataset": str,
     "dataset_revision": str,
     "setting": str,
@@ -89,6 +90,7 @@ def _pair_row(run: Run, pair: PairData) -> Row:
     dataset, dataset_revision = run.dataset
     row: Row = {
         "run": run.name,
+        "imported": run.imported is not None,
         "dataset": dataset,
         "dataset_revision": dataset_revision,
         "setting": pair.setting,

@@ -11,6 +11,7 @@ import msgspec
 from cooperbench import records
 from cooperbench._version import __version__
 from cooperbench.models import SETTINGS, Pair, Setting
+from cooperbench.records.config import imported_from
 from cooperbench.records.result import PairResult
 from cooperbench.records.summary import (
     BudgetSummary,
@@ -53,6 +54,7 @@ def save_summary(
         run_name=paths.run_name,
         time=utc_now(),
         version=__version__,
+        imported=imported_from(paths.config),
         settings=settings,
         errors=sum(part.errors for part in settings.values()),
         **msgspec.structs.asdict(total_usage(settings.values())),
@@ -101,7 +103,7 @@ def _attempt_cost(folder: Path) -> float:
     if result is not None and result.is_completed:
         return result.cost or 0.0
     trajectories = [read_trajectory(AgentPaths(folder, log.stem)) for log in folder.glob("*.log")]
-    return sum(trajectory.cost for trajectory in trajectories if trajectory)
+    return sum(trajectory.cost or 0.0 for trajectory in trajectories if trajectory)
 
 
 def _summarize_setting(pairs: Sequence[PairData]) -> SettingSummary:

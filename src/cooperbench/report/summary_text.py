@@ -63,6 +63,9 @@ def summary_text(summary: Summary, logs: str, width: int | None = None) -> str:
         for setting in SETTINGS
         if setting in summary.settings
     ]
+    if summary.imported is not None:
+        text = f"Imported from {summary.imported}: sums are over the values that it has."
+        parts.append(wrap(printable(text), width))
     other_attempts = summary.spent - summary.cost
     if other_attempts > 1e-9:
         parts.append(f"plus {dollars_text(other_attempts)} for interrupted or replaced attempts")

@@ -412,6 +412,11 @@ class RunConfig(RunOptions):
         if not self.paths.config.exists():
             return None
         saved = records.read(self.paths.config, RunRecord)
+        if saved is not None and saved.imported is not None:
+            raise UserError(
+                f"{self.run_name!r} was imported, so agents cannot work in it: choose another -n,"
+                " or evaluate it with `cooperbench eval`"
+            )
         if saved is None or saved.schema != RunRecord.SCHEMA:
             raise UserError(
                 f"{self.paths.config} is not a configuration of this version; choose another -n"

@@ -87,6 +87,7 @@ def test_what_was_broken_off_can_be_read_as_far_as_it_came(paths: AgentPaths) ->
         3,
     )
     assert (trajectory.cost, trajectory.model_calls) == (0.75, 2)
+    assert trajectory.token_usage is not None
     assert trajectory.token_usage.total_tokens == 30
 
 

@@ -22,6 +22,7 @@ def test_steps_have_types() -> None:
     steps = [step for step in trajectory.steps if step.number is not None]
     assert [step.number for step in steps] == [1, 2, 3, 4, 5, 6]
     assert steps[0].returncode == 0
+    assert trajectory.token_usage is not None
     assert trajectory.token_usage.total_tokens == 0
 
 
@@ -44,6 +45,7 @@ def test_a_journal_without_an_end_is_a_trajectory(tmp_path: Path) -> None:
         *("broken_off", "t0", "t2"),
     )
     assert (trajectory.cost, trajectory.model_calls) == (0.5, 1)
+    assert trajectory.token_usage is not None
     assert trajectory.token_usage.total_tokens == 12
     assert trajectory.steps == journal[1:]
     assert read_trajectory(AgentPaths(tmp_path, "agent1")) is None
