@@ -17,7 +17,7 @@ from cooperbench.dataset.discovery import (
     scan_tasks,
     select_pairs,
 )
-from cooperbench.dataset.golden_groups import is_current, read_golden_groups
+from cooperbench.dataset.golden_groups import is_current, read_golden_groups, unsolvable_reason
 from cooperbench.dataset.subsets import subset_names
 from cooperbench.errors import UserError
 from cooperbench.eval import backends
@@ -270,12 +270,25 @@ def validate(args: argparse.Namespace) -> int:
         tasks = [report.to_json() for report in reports]
         content = {"schema": SCHEMA, "ok": ok, "skipped": skipped, "tasks": tasks}
         content["conflicts"] = conflicts
+        content["unsolvable"] = _unsolvable_pairs(pairs)
         arguments.print_json(conflicts if args.conflicts_only else content)
     else:
         for line in skipped:
             arguments.print_line(line)
+        for pair, reason in _unsolvable_pairs(pairs).items():
+            arguments.print_line(f"{pair}: cannot be won, so runs leave it out: {reason}")
         _print_reports(conflicts, reports)
     return 0 if ok else 1
+
+
+def _unsolvable_pairs(pairs: Sequence[Pair]) -> dict[str, str]:
+    """Return why pairs cannot be won, as far as `author check` has measured it, by their labels."""
+    reasons = {}
+    for pair in pairs:
+        reason = unsolvable_reason(pair)
+        if reason is not None:
+            reasons[pair.label] = reason
+    return reasons
 
 
 def _export_references(path: Path, tasks: Sequence[Task]) -> None:

@@ -39,6 +39,7 @@ from cooperbench.report.pairs import PUBLIC_VERDICT, VERDICTS
 from cooperbench.report.paper.folder import check_paper_folder, write_paper
 from cooperbench.report.paper.markdown import PaperCommands
 from cooperbench.report.paper.tables import PaperData
+from cooperbench.report.recorded import compare_with_recorded, recorded_tables
 from cooperbench.report.studies import Study, analyse_studies
 from cooperbench.report.study_table import study_tables
 from cooperbench.report.tables import (
@@ -46,12 +47,14 @@ from cooperbench.report.tables import (
     comparison_tables,
     judge_table,
     mark_title,
+    mismatch_tables,
 )
 from cooperbench.storage import DEFAULT_LOGS_DIR, write_bytes
 from cooperbench.text import names_for_error, plural
 
 EXIT_DROPPED = 1
 EXIT_MISMATCH = 1
+RECORDED_SCHEMA = "cooperbench.compare_recorded/1"
 _ROUNDING_ERROR = 1e-9
 _MAX_NEWEST_RUNS = 8
 _share = arguments.number(float, "a share from 0 to 1, e.g. 0.05", lambda value: 0 <= value <= 1)
@@ -246,6 +249,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choices = (*VERDICTS, PUBLIC_VERDICT)
     parser.add_argument("--verdict", choices=choices, default="overall", help=verdict)
+    recorded = "compare our verdicts on one imported run with those that came with it, pair by pair"
+    parser.add_argument("--with-recorded", action="store_true", help=recorded)
     max_drop = (
         "exit with status 1 if the rate of the second run is lower by more than X,"
         " e.g. 0.05 for 5 points"
@@ -257,6 +262,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 def compare(args: argparse.Namespace) -> int:
     """Compare the same pairs in two runs; return 1 if the rate dropped by more than --max-drop."""
     selected = [_run_and_setting(text, Path(args.log_dir)) for text in args.runs]
+    if args.with_recorded:
+        return _compare_with_recorded(selected, args)
     loading.check_same_dataset([run for run, _ in selected], anyway=args.anyway)
     if args.sound_only:
         sound = loading.sound_only([run for run, _ in selected])
@@ -277,6 +284,31 @@ def compare(args: argparse.Namespace) -> int:
         )
         arguments.print_note(f"cooperbench: {change}, more than {args.max_drop:g}")
     return EXIT_DROPPED if dropped else 0
+
+
+def _compare_with_recorded(
+    selected: Sequence[tuple[loading.Run, Setting | None]], args: argparse.Namespace
+) -> int:
+    """Print where our verdicts differ from those that came with imported runs."""
+    if args.max_drop is not None:
+        raise UserError("--max-drop compares two runs: leave out --with-recorded")
+    comparisons = []
+    for run, setting in selected:
+        sides = [side for side in loading.sides_of([run]) if setting in (None, side.setting)]
+        comparisons += [compare_with_recorded(side) for side in sides]
+    if not any(comparison.pairs for comparison in comparisons):
+        names = ", ".join(run.name for run, _ in selected)
+        raise UserError(
+            f"{names} has no recorded verdicts: only runs of `cooperbench import-run` have them"
+        )
+    if args.json:
+        content = [asdict(comparison) for comparison in comparisons]
+        arguments.print_json({"schema": RECORDED_SCHEMA, "comparisons": content})
+        return 0
+    print_tables(recorded_tables(comparisons))
+    mismatches = all_mismatches([run for run, _ in selected])
+    print_tables(mismatch_tables(mismatches))
+    return 0
 
 
 def _dropped(comparisons: Sequence[Comparison], max_drop: float | None) -> list[Comparison]:

@@ -84,7 +84,7 @@ def find_dataset_changes(runs: Sequence[Run]) -> list[Mismatch]:
     pairs_by_runs: dict[tuple[str, str], list[PairKey]] = {}
     for run in runs:
         for pair in run.pairs:
-            checksum = _dataset_checksum(pair)
+            checksum = pair.dataset_sha256
             if checksum is None:
                 continue
             first_run, first_checksum = first_run_by_pair.setdefault(pair.key, (run, checksum))
@@ -103,13 +103,6 @@ def find_dataset_changes(runs: Sequence[Run]) -> list[Mismatch]:
         )
         for names, keys in pairs_by_runs.items()
     ]
-
-
-def _dataset_checksum(pair: PairData) -> str | None:
-    for record in (pair.evaluation, pair.result):
-        if record is not None and record.dataset_sha256:
-            return record.dataset_sha256
-    return None
 
 
 def _check_owner(pair: PairData, findings: Findings) -> None:

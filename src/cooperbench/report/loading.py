@@ -216,10 +216,14 @@ def resolve_run(text: str, logs_dir: Path) -> Run:
 
 
 def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
-    """Raise UserError if runs are of different datasets, unless the user wants it `anyway`."""
+    """Raise UserError if runs are of different datasets, unless the user wants it `anyway`.
+
+    Runs whose common pairs have the same files are of the same dataset, whatever its name is.
+    """
     run_by_dataset: dict[Dataset, Run] = {}
     for run in runs:
-        run_by_dataset.setdefault(run.dataset, run)
+        if not any(_has_same_content(run, other) for other in run_by_dataset.values()):
+            run_by_dataset.setdefault(run.dataset, run)
     if len(run_by_dataset) < 2 or anyway:
         return
     descriptions = []
@@ -230,6 +234,29 @@ def check_same_dataset(runs: Sequence[Run], *, anyway: bool = False) -> None:
         f"these runs are of different datasets ({'; '.join(descriptions)}); "
         "add --anyway to show them together"
     )
+
+
+def _has_same_content(run: Run, other: Run) -> bool:
+    """Whether all common pairs have the same files in both datasets, by their checksums.
+
+    Names and revisions say less: a copy has another name, and an imported run has neither.
+    """
+    checksums = _dataset_checksums(run)
+    other_checksums = _dataset_checksums(other)
+    common = checksums.keys() & other_checksums.keys()
+    if not common:
+        return False
+    return all(checksums[key] == other_checksums[key] for key in common)
+
+
+def _dataset_checksums(run: Run) -> dict[PairKey, str]:
+    """Return the checksum of the dataset's files for each pair that has one."""
+    checksums = {}
+    for pair in run.pairs:
+        checksum = pair.dataset_sha256
+        if checksum is not None:
+            checksums[pair.key] = checksum
+    return checksums
 
 
 def sound_only(runs: Sequence[Run]) -> list[Run]:

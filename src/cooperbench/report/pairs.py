@@ -23,6 +23,7 @@ from cooperbench.records.evaluation import (
     ReviewNote,
     Suspicion,
 )
+from cooperbench.records.imported import RecordedVerdict
 from cooperbench.records.result import AgentResult, PairResult
 from cooperbench.records.trajectory import Step, Trajectory, read_journal
 from cooperbench.records.usage import count_if_known
@@ -248,6 +249,11 @@ class PairData:
         public = self._verdict.merged_public if self._verdict else None
         return public.success if public else None
 
+    @cached_property
+    def recorded(self) -> RecordedVerdict | None:
+        """The verdict that came with an imported run; None without one. It is in no rate."""
+        return records.read(self.paths.recorded, RecordedVerdict)
+
     def verdict(self, name: str) -> bool | None:
         """Return the verdict with a name of `VERDICTS`, or `public`; None if there is none."""
         return self.public_success if name == PUBLIC_VERDICT else self.verdicts.get(name)
@@ -341,6 +347,14 @@ class PairData:
     def review_note_texts(self) -> list[str]:
         """One line for each entry of `review_notes`."""
         return [f"{note.agent} {note.path}:{note.line}: {note.text}" for note in self.review_notes]
+
+    @property
+    def dataset_sha256(self) -> str | None:
+        """Checksum of the pair's files in the dataset; None if no file has it."""
+        for record in (self.evaluation, self.result):
+            if record is not None and record.dataset_sha256:
+                return record.dataset_sha256
+        return None
 
     @property
     def network(self) -> str | None:

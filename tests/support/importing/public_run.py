@@ -193,7 +193,7 @@ def _write_quick_start(root: Path, pair: PublicPair) -> Path:
             "tests_passed": 3, "tests_failed": 0, "success": True, "error": None,
         }  # fmt: skip
     if pair.passed is not None:
-        merged = {"tests_passed": 6, "tests_failed": 0, "success": pair.passed}
+        merged: dict[str, Any] = {"tests_passed": 6, "tests_failed": 0, "success": pair.passed}
         merged |= {"merge_conflict": not pair.passed, "error": None}
         write_json(
             folder / "eval.json",

@@ -89,6 +89,8 @@ class Style:
     """Only result.json and eval.json: much faster, for statistics over many pairs."""
     dataset: str = "dataset"
     dataset_revision: str | None = "1234567890abcdef"
+    content_sha256: str = "2" * 64
+    """Checksum of the dataset's files of every pair."""
     version: str = "0.1.0"
     agent_count: int | None = None
     """Number of agents, if it is not that of the features, which they have evenly in order."""
@@ -108,10 +110,6 @@ def layout(
         repo = made.setdefault(f"repo{place % repos + 1:02d}_task", {})
         repo[100 + place] = [*chosen]
     return made
-
-
-CONTENT_SHA256 = "2" * 64
-"""Checksum of the dataset's files of every pair."""
 
 
 def keys_of(pairs: Layout) -> list[PairKey]:
@@ -165,7 +163,7 @@ def write_run(
     requested = (read_json(paths.config) or {}).get("requested", {})
     for key in keys_of(pairs):
         folder = f"{setting}/{key.repo}/{key.task_id}/" + "_".join(f"f{n}" for n in key.features)
-        requested[folder] = CONTENT_SHA256
+        requested[folder] = look.content_sha256
     config = config_record(name, setting, look)
     config["requested"] = requested
     config["invocations"][0]["pairs"] = len(keys_of(pairs))
@@ -464,7 +462,7 @@ class _PairWriter:
             **{key: value * len(agents) for key, value in self._account().items()}, "base_commit": "9" * 40, "backend": "local",
             "image": f"local/{self.key.repo}:task{self.key.task_id}", "image_digest": "sha256:" + "1" * 64, "attempt": 1, "earlier_attempts": [],
             "started_at": _time(0), "ended_at": _time(seconds), "duration_seconds": seconds, "error": None,
-            "version": self.style.version, "dataset_sha256": CONTENT_SHA256,
+            "version": self.style.version, "dataset_sha256": self.style.content_sha256,
             "conditions": {name: config[name] for name in RunConditions.__struct_fields__ if name in config},
         }  # fmt: skip
 
@@ -499,7 +497,7 @@ class _PairWriter:
             **agents, "merged": merged, "merged_public": merged_public, "individual_success": alone, "merge_success": not self.conflict,
             "overall_success": overall, "overall_success_strict": overall and not self.conflict,
             "canary": self._confirmations(together=together), "review_notes": [],
-            "dataset_sha256": CONTENT_SHA256,
+            "dataset_sha256": self.style.content_sha256,
             "patches": {agent_id: agent["patch_sha256"] for agent_id, agent in agents.items()},
             "suspicious": SUSPICIOUS if self.kind == "suspicious" else [],
             "eval_network": "auto", "network": "none",

@@ -39,7 +39,12 @@ def logs(tmp_path: Path) -> Path:
         tmp_path, "mixed", PAIRS, share({"passed": 3, "capability": 1}), setting="solo", style=STYLE
     )
     write_run(tmp_path, "good", PAIRS, share({"passed": 5, "conflict": 1}), style=STYLE)
-    write_run(tmp_path, "elsewhere", PAIRS, style=Style(bare=True, dataset="another"))
+    write_run(
+        tmp_path,
+        "elsewhere",
+        PAIRS,
+        style=Style(bare=True, dataset="another", content_sha256="3" * 64),
+    )
     return tmp_path
 
 

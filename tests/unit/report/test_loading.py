@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cooperbench.errors import UserError
 from cooperbench.report.analysis import rate_rows
-from cooperbench.report.loading import load_run, resolve_run, run_names
+from cooperbench.report.loading import check_same_dataset, load_run, resolve_run, run_names
 from cooperbench.report.page.pair_detail import pair_detail
 from cooperbench.report.pairs import EVALUATED
 from cooperbench.storage import ExperimentPaths, seconds_between
@@ -295,3 +295,16 @@ def test_a_time_without_a_zone_is_utc_for_every_reader(tmp_path: Path) -> None:
     assert seconds_between("2026-03-04T10:30:00", "2026-03-04T10:30:07+00:00") == 7.0
     assert [seconds_between(started_at, one) for one in (None, "7 h", "", "soon")] == [None] * 4
     assert seconds_between(started_at, "0001-01-01T00:00:00+14:00") == 0.0
+
+
+def test_the_same_files_are_the_same_dataset(tmp_path: Path) -> None:
+    """A copy of the dataset has another name; another revision may have other tests."""
+    pairs = {"a_task": {1: [(1, 2)]}}
+    write_run(tmp_path, "first", pairs, style=Style(dataset="public", dataset_revision="1"))
+    write_run(tmp_path, "copy", pairs, style=Style(dataset="mirror", dataset_revision=None))
+    other = {"b_task": {1: [(1, 2)]}}
+    write_run(tmp_path, "other", other, style=Style(dataset="mirror", dataset_revision=None))
+    first, copy, other_run = (load_run(tmp_path, name) for name in ("first", "copy", "other"))
+    check_same_dataset([first, copy])
+    with pytest.raises(UserError, match="these runs are of different datasets"):
+        check_same_dataset([first, other_run])
