@@ -20,6 +20,7 @@ from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
 from cooperbench.export.hub_dataset import check_push, push_dataset
 from cooperbench.export.otlp import endpoint_of, send_run
+from cooperbench.export.leaderboard import read_leaderboard, write_leaderboard
 from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.records import JsonObject
@@ -54,6 +55,7 @@ from cooperbench.text import names_for_error, plural
 
 EXIT_DROPPED = 1
 EXIT_MISMATCH = 1
+LEADERBOARD_SCHEMA = "cooperbench.leaderboard/1"
 RECORDED_SCHEMA = "cooperbench.compare_recorded/1"
 _ROUNDING_ERROR = 1e-9
 _MAX_NEWEST_RUNS = 8
@@ -84,12 +86,19 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paper", metavar="FOLDER", type=Path, help=paper)
     split = "with --html: write trajectories to files beside the page"
     parser.add_argument("--split", action="store_true", help=split)
+    leaderboard = (
+        "make a page from the submissions in a folder (`export --format leaderboard`), each"
+        " verified; it is FOLDER/index.html, or the file of --html"
+    )
+    parser.add_argument("--leaderboard", metavar="FOLDER", type=Path, help=leaderboard)
     arguments.add_analysis_arguments(parser)
 
 
 def report(args: argparse.Namespace) -> int:
     """Analyze runs, and print the result or write it to files."""
     logs_dir = Path(args.log_dir)
+    if args.leaderboard:
+        return _make_leaderboard(args)
     if not args.runs:
         raise _no_run_named(logs_dir)
     if args.paper:
@@ -112,6 +121,26 @@ def report(args: argparse.Namespace) -> int:
             _print_coordination(content)
         print_tables(judge_table(judgement) for judgement in content.judgements)
     return 0
+
+
+def _make_leaderboard(args: argparse.Namespace) -> int:
+    """Write the page of a leaderboard; return 1 if a submission is not valid."""
+    if args.runs:
+        raise UserError("--leaderboard takes submissions from its folder: leave out the runs")
+    for option in ("csv", "parquet", "split", "coordination", "judge", "sound_only"):
+        if getattr(args, option):
+            flag = option.replace("_", "-")
+            raise UserError(f"--{flag} is for reports of runs: leave it out with --leaderboard")
+    leaderboard = read_leaderboard(args.leaderboard, Path(args.log_dir), args.interval)
+    target = args.html or args.leaderboard / "index.html"
+    write_leaderboard(leaderboard, target)
+    for rejected in leaderboard.rejected:
+        for reason in rejected.reasons:
+            arguments.print_note(f"{rejected.file} is not listed: {reason}")
+    arguments.print_note(f"written: {target}")
+    if args.json:
+        arguments.print_json({"schema": LEADERBOARD_SCHEMA, **asdict(leaderboard)})
+    return EXIT_MISMATCH if leaderboard.rejected else 0
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,8 @@ def _pair_metadata(run: Run, pair: PairData) -> JsonObject:
         "attempts": pair.attempts if pair.result else None,
         "cost": pair.cost if pair.result else None,
         "messages": pair.messages if pair.result else None,
+        "public_success": pair.public_success,
+        "recorded_success": pair.recorded.passed if pair.recorded else None,
         "agents": agents,
     }
 

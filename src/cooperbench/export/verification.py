@@ -39,6 +39,8 @@ class Verified(NamedTuple):
     pairs: int
     run: Run | None
     """The run that it was compared with; None if its logs are not here."""
+    submission: Submission | None
+    """None if the file is not a submission."""
 
 
 def verify_submission(path: Path, logs_dir: Path, run: Run | None = None) -> Verified:
@@ -54,11 +56,12 @@ def verify_submission(path: Path, logs_dir: Path, run: Run | None = None) -> Ver
         content = json.loads(data)
         is_submission = isinstance(content, dict) and content.get("schema") == Submission.SCHEMA
         if not is_submission:
-            return Verified([f"not a JSON object with the schema {Submission.SCHEMA}"], [], 0, None)
+            problem = f"not a JSON object with the schema {Submission.SCHEMA}"
+            return Verified([problem], [], 0, None, None)
         submission = records.from_object(content, Submission)
         mismatches = list(_inconsistencies(submission, content, data))
     except (ValueError, RecursionError):
-        return Verified(["not complete JSON"], [], 0, None)
+        return Verified(["not complete JSON"], [], 0, None, None)
     if run is None and submission.run:
         with suppress(UserError):
             run = load_run(logs_dir, submission.run)
@@ -74,7 +77,8 @@ def verify_submission(path: Path, logs_dir: Path, run: Run | None = None) -> Ver
         declared += mismatch_texts(run.mismatches)
         unchecked += unchecked_texts(run.mismatches)
     mismatches += [f"the logs do not fit together: {text}" for text in dict.fromkeys(declared)]
-    return Verified(mismatches, list(dict.fromkeys(unchecked)), len(submission.pairs), run)
+    unchecked = list(dict.fromkeys(unchecked))
+    return Verified(mismatches, unchecked, len(submission.pairs), run, submission)
 
 
 def _compare_with_run(submission: Submission, run: Run) -> Iterator[str]:

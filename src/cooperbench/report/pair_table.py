@@ -55,6 +55,8 @@ _LAST_COLUMNS: dict[str, type] = {
     "unconfirmed": int,
     "attempts": int,
     "mismatches": str,
+    "public_success": bool,
+    "recorded_success": bool,
 }
 
 
@@ -108,6 +110,9 @@ def _pair_row(run: Run, pair: PairData) -> Row:
         row.update(pair.verdicts)
         row["suspicious"] = len(pair.suspicious)
         row["unconfirmed"] = pair.unconfirmed
+        row["public_success"] = pair.public_success
+    if run.imported is not None and pair.recorded is not None:
+        row["recorded_success"] = pair.recorded.passed
     if pair.agents:
         row["messages"] = pair.messages
         row["cost"] = pair.cost

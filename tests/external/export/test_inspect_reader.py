@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from cooperbench.export import export_run
+from cooperbench.importing.import_run import import_run
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.loading import load_run
+from tests.support.importing.public_run import MODEL, PublicPair, write_config, write_pair
 from tests.support.report.factory import TALK, Kind, write_run
 from tests.support.venvs import python_with
 
@@ -92,3 +94,25 @@ def test_inspect_reads_a_run_that_was_killed_and_hostile_texts(tmp_path: Path) -
     assert [event["event"] for event in killed["events"]].count("model") == 8
     replies = samples["coop.x_task.task7.f1_f2"]["events"]
     assert [event["event"] for event in replies].count("model") == 8
+
+
+@pytest.mark.timeout(900)
+def test_inspect_reads_an_imported_run(tmp_path: Path) -> None:
+    """What its source does not say is left out, not 0."""
+    root = tmp_path / "their-run"
+    write_config(root)
+    write_pair(root, PublicPair(patches={1: b"x", 2: b"y"}))
+    bare = write_pair(root, PublicPair(features=(1, 3), patches={1: b"x", 3: b"y"}))
+    for path in bare.glob("*.json"):
+        path.unlink()
+    import_run(root, tmp_path / "logs")
+    target = tmp_path / "r.eval"
+    export_run(load_run(tmp_path / "logs", "their-run"), "inspect", target)
+    samples = read(target)["samples"]
+    sample = samples["coop.tiny_task.task7.f1_f2"]
+    assert sample["messages"] == ["agent1 → agent2\n\nI change line 5."]
+    assert [event["function"] for event in sample["events"] if event["event"] == "tool"] == [
+        "bash"
+    ] * 4
+    assert sample["usage"] == {MODEL: 0.5}
+    assert samples["coop.tiny_task.task7.f1_f3"]["usage"] == {MODEL: None}
