@@ -68,7 +68,7 @@ class AgentPrefix:
     def end_time(self) -> str:
         """When the agent had done what it was asked for by the replayed replies."""
         if not self.count:
-            return self.agent.trajectory.start_time
+            return self.agent.trajectory.start_time or ""
         return self.agent.replies[self.count - 1].steps_end
 
     def has_shown(self, message: ConversationMessage) -> bool:
@@ -98,7 +98,7 @@ class ForkPoint:
     def has_sent(self, message: ConversationMessage) -> bool:
         """Return whether a message is sent in the replayed part."""
         prefix = self.prefixes.get(message.sender)
-        return prefix is not None and message.sender_step <= prefix.steps
+        return prefix is not None and (message.sender_step or 0) <= prefix.steps
 
     def has_shown(self, message: ConversationMessage) -> bool:
         """Return whether a message is shown to its recipient in the replayed part."""
@@ -180,8 +180,8 @@ def _before_command(
     """Return the same for a message that the recipient read with a command."""
     step = message.delivered_step or 0
     earlier = [reply for reply in agent.replies if reply.last_step < step]
-    time = earlier[-1].steps_end if earlier else agent.trajectory.start_time
-    if _is_before(time, message.timestamp):
+    time = earlier[-1].steps_end if earlier else agent.trajectory.start_time or ""
+    if _is_before(time, message.timestamp or ""):
         raise UserError(
             f"message {message.sequence} of {recorded.label} was sent while {message.recipient} "
             "waited for it in a command: name a step as the fork point (--at agent1:12)"

@@ -274,7 +274,7 @@ class ReplayedAgent:
             return float(recorded.delivered_step or 0)
         delay = self._start.config.channel_rules.delay_steps
         if delay:
-            step = self.recorded.steps_begun_at(recorded.timestamp) + delay
+            step = self.recorded.steps_begun_at(recorded.timestamp or "") + delay
         added = self._start.intervention.deliver(recorded).delay_steps
         return max(step, self._prefix.steps) + added if added else step
 
