@@ -169,8 +169,8 @@ def _add_entry(
     for group in groups:
         if group.accepts(setting, contents):
             group.entries.append(entry)
-            known = {key: checksum for key, checksum in contents.items() if checksum}
-            group.contents |= known
+            checksums = {key: checksum for key, checksum in contents.items() if checksum}
+            group.contents |= checksums
             return
     groups.append(_Group(setting, dataset, contents, [entry]))
 

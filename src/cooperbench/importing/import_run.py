@@ -39,7 +39,7 @@ _SAFE_REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class Imported(NamedTuple):
-    """What `import_run` has written."""
+    """The run that `import_run` has written."""
 
     name: str
     root: Path
@@ -62,7 +62,7 @@ class _Pair(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str, int, tuple[int, ...]]:
-        """What no two pairs of a run have in common."""
+        """The values that no two pairs of a run have in common."""
         return self.setting, self.repo, self.task_id, self.features
 
 
@@ -165,26 +165,33 @@ def _read_pair_files(pair: SourcePair) -> PairFiles:
 def _identify(pair: SourcePair, files: PairFiles) -> _Pair | str:
     """Return a pair with its task, features and setting, or why they are not known."""
     result = files.result or SourceResult()
-    repo, task_id, features = pair.repo, pair.task_id, pair.features
     headers: list[Transcript] = []
     is_setting_known = pair.setting is not None or result.setting in SETTINGS
-    if repo is None or not is_setting_known:
+    if pair.repo is None or not is_setting_known:
         headers = list(_read_headers(pair.folder))
+    repo, task_id, features = pair.repo, pair.task_id, pair.features
     if repo is None:
-        repos = {header.repo for header in headers} | {result.repo}
-        tasks = {header.task_id for header in headers} | {result.task_id}
-        repos -= {None}
-        tasks -= {None}
-        if len(repos) != 1 or len(tasks) != 1:
-            return "its files do not name one task: not read"
-        repo, task_id = repos.pop(), tasks.pop()
+        repo, task_id = _only_task(result, headers)
         features = _features_of(result, headers)
-    if repo is None or not _SAFE_REPO.fullmatch(repo) or task_id is None or task_id < 0:
+    if repo is None or task_id is None:
+        return "its files do not name one task: not read"
+    if not _SAFE_REPO.fullmatch(repo) or task_id < 0:
         return f"{repo!r} is not the name of a repository: not read"
     if not features:
         return "its files do not say which features it has: not read"
     setting = pair.setting or _setting_of(pair, result, headers)
     return _Pair(setting, repo, task_id, features, pair, files)
+
+
+def _only_task(
+    result: SourceResult, headers: Sequence[Transcript]
+) -> tuple[str | None, int | None]:
+    """Return the task that all files of a pair name; None if they name none or several."""
+    repos = {result.repo, *(header.repo for header in headers)} - {None}
+    task_ids = {result.task_id, *(header.task_id for header in headers)} - {None}
+    if len(repos) != 1 or len(task_ids) != 1:
+        return None, None
+    return repos.pop(), task_ids.pop()
 
 
 def _read_headers(folder: Path) -> Iterator[Transcript]:

@@ -61,7 +61,7 @@ class _ImportedAgent:
 
 
 class ImportedFiles(NamedTuple):
-    """What was written of a pair."""
+    """The result of a pair, and the names of what is missing."""
 
     result: PairResult
     missing: list[str]
@@ -204,11 +204,11 @@ def _make_result(pair: PairImport, agents: Sequence[_ImportedAgent]) -> PairResu
 
 
 def _make_agent(pair: PairImport, source: SourceResult, agent: _ImportedAgent) -> AgentResult:
-    said = _agent_of(source, agent.files, pair.setting)
+    recorded = _agent_of(source, agent.files, pair.setting)
     transcript = agent.transcript or Transcript()
     usage = transcript.token_usage
     patch = agent.patch or b""
-    status = said.status or transcript.status
+    status = recorded.status or transcript.status
     return AgentResult(
         agent_id=agent.files.agent_id,
         feature_ids=list(agent.files.feature_ids),
@@ -216,13 +216,15 @@ def _make_agent(pair: PairImport, source: SourceResult, agent: _ImportedAgent) -
         agent_version=None,
         model=transcript.model or pair.model,
         status=_SUBMITTED if (status or "").lower() == _SUBMITTED else status,
-        error=printable(said.error) if said.error else None,
-        steps=said.steps if said.steps is not None else transcript.steps,
-        cost=said.cost if said.cost is not None else transcript.cost,
+        error=printable(recorded.error) if recorded.error else None,
+        steps=recorded.steps if recorded.steps is not None else transcript.steps,
+        cost=recorded.cost if recorded.cost is not None else transcript.cost,
         model_calls=None,
-        prompt_tokens=_first(said.input_tokens, usage.prompt_tokens if usage else None),
-        completion_tokens=_first(said.output_tokens, usage.completion_tokens if usage else None),
-        cached_tokens=_first(said.cache_read_tokens, None),
+        prompt_tokens=_first(recorded.input_tokens, usage.prompt_tokens if usage else None),
+        completion_tokens=_first(
+            recorded.output_tokens, usage.completion_tokens if usage else None
+        ),
+        cached_tokens=_first(recorded.cache_read_tokens, None),
         model_seconds=None,
         unpriced_calls=None,
         sandbox_seconds=None,
@@ -247,8 +249,8 @@ def _agent_of(source: SourceResult, files: AgentFiles, setting: Setting) -> Sour
     for agent in (source.agents or {}).values():
         if agent.feature_id in files.feature_ids:
             return agent
-    found = (source.agents or {}).get(files.agent_id)
-    return found if found is not None and found.feature_id is None else SourceAgent()
+    same_id = (source.agents or {}).get(files.agent_id)
+    return same_id if same_id is not None and same_id.feature_id is None else SourceAgent()
 
 
 def _missing_patches(source: SourceResult, agents: Sequence[_ImportedAgent]) -> str | None:

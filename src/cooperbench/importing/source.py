@@ -19,6 +19,8 @@ from cooperbench.text import names_for_error, printable
 Layout = Literal["public", "public_without_setting", "quick_start", "trajectories"]
 _MAX_DEPTH = 12
 _MAX_FEATURES = 64
+_MIN_PARTS = 3
+"""Parts of a path that a pair with repository and task has more than."""
 _TASK = re.compile(r"(?:task)?([0-9]{1,18})")
 _PUBLIC_PAIR = re.compile(r"f[0-9]{1,18}(?:_f[0-9]{1,18})*")
 _QUICK_START_PAIR = re.compile(r"features(?:_[0-9]{1,18})+")
@@ -49,7 +51,7 @@ class SourcePair:
 
 @dataclass
 class SourceRun:
-    """What a folder contains."""
+    """The pairs of a folder, and the rest of its content."""
 
     folder: Path
     pairs: list[SourcePair] = field(default_factory=list)
@@ -118,32 +120,31 @@ def _pair_in(
     """Return the pair of a folder; None if the folder is not one of a pair."""
     has_agent_files = any(_AGENT_FILE.fullmatch(name) for name in file_names)
     has_agent_folders = any(_AGENT_FOLDER.fullmatch(name) for name in folder_names)
-    has_pair_files = any(name in _PAIR_FILES for name in file_names)
     features = _features_of(path.name)
     parts = path.absolute().parts
-    task = _TASK.fullmatch(parts[-2]) if len(parts) > 3 else None
+    task = _TASK.fullmatch(parts[-2]) if len(parts) > _MIN_PARTS else None
     if features is None or task is None:
-        if not has_agent_files:
-            return None
-        return _unnamed_pair(root, path, file_names)
-    if not (has_agent_files or has_agent_folders or has_pair_files):
+        return _unnamed_pair(root, path, file_names) if has_agent_files else None
+    if not (has_agent_files or has_agent_folders or set(_PAIR_FILES) & set(file_names)):
         return None
     setting = _setting_of(parts[-4])
-    is_quick_start = has_agent_folders and not has_agent_files
-    layout: Layout = "public" if setting else "public_without_setting"
-    if is_quick_start:
-        layout = "quick_start"
     return SourcePair(
         folder=path,
         name=path.relative_to(root).as_posix(),
         prefix=_prefix(path.relative_to(root), 4 if setting else 3),
         names=frozenset((*file_names, *folder_names)),
-        layout=layout,
+        layout=_layout_of(setting, is_quick_start=has_agent_folders and not has_agent_files),
         setting=setting,
         repo=parts[-3],
         task_id=int(task[1]),
         features=features,
     )
+
+
+def _layout_of(setting: Setting | None, *, is_quick_start: bool) -> Layout:
+    if is_quick_start:
+        return "quick_start"
+    return "public" if setting else "public_without_setting"
 
 
 def _unnamed_pair(root: Path, path: Path, names: Iterable[str]) -> SourcePair:

@@ -24,7 +24,7 @@ _LIST_START = re.compile(rf'"(?:{"|".join(_LISTS)})"\s*:\s*\[')
 
 
 class UnreadableTrajectory(Exception):
-    """Nothing in a trajectory file can be read. The message is one line."""
+    """A trajectory file of which nothing can be read. The message is one line."""
 
 
 class TrajectoryFile(NamedTuple):

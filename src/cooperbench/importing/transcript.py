@@ -46,7 +46,7 @@ class SentText(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Transcript(msgspec.Struct, kw_only=True, frozen=True):
-    """What a trajectory file says about its agent; None for what it does not say."""
+    """The facts in a trajectory file about its agent; None for those that it does not have."""
 
     repo: str | None = None
     task_id: int | None = None

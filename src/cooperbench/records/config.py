@@ -14,7 +14,7 @@ _NOT_IDENTITY = ("schema", "run_name", "setting", "imported", "requested", "invo
 
 
 class ImportSource(msgspec.Struct, kw_only=True, frozen=True):
-    """Where an imported run came from; import.json has the details."""
+    """The origin of an imported run; import.json has the details."""
 
     folder: str
     """Name of the folder."""

@@ -25,7 +25,7 @@ class ImportedPair(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ImportRecord(Record, kw_only=True, frozen=True):
-    """What was imported, and what was not."""
+    """The content of an imported folder: imported pairs, and what was left out."""
 
     SCHEMA: ClassVar[str] = "cooperbench.import/1"
 

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def imported(self) -> ImportSource | None:
-        """Where an imported run came from; None for runs of our own."""
+        """The origin of an imported run; None for runs of our own."""
         return self.config.imported if self.config is not None else None
 
 

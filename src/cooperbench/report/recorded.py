@@ -101,8 +101,8 @@ def _reasons(pair: PairData, verdict: RecordedVerdict) -> Iterator[str]:
         yield f"the rule: {explain_rules(pair)}"
     expected = overall if public is None or verdict.rule == "quick_start" else public
     if verdict.passed != expected:
-        found = list(_other_reasons(evaluation, verdict))
-        yield from found or ["the recorded file does not say why"]
+        reasons = list(_other_reasons(evaluation, verdict))
+        yield from reasons or ["the recorded file does not say why"]
 
 
 def _other_reasons(evaluation: Evaluation, verdict: RecordedVerdict) -> Iterator[str]:
@@ -128,10 +128,10 @@ def _other_reasons(evaluation: Evaluation, verdict: RecordedVerdict) -> Iterator
 def _test_reasons(evaluation: Evaluation, verdict: RecordedVerdict) -> Iterator[str]:
     """Yield the recorded test runs whose outcome is another one here."""
     for name, tests in verdict.tests.items():
-        here = _totals_here(evaluation, name)
-        if here is None or tests.passed is None or tests.passed == here.success:
+        outcome = _totals_here(evaluation, name)
+        if outcome is None or tests.passed is None or tests.passed == outcome.success:
             continue
-        yield f"{name}: recorded {_counts_text(tests)}, here {_totals_text(here)}"
+        yield f"{name}: recorded {_counts_text(tests)}, here {_totals_text(outcome)}"
 
 
 @dataclass(frozen=True)
