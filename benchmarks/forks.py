@@ -64,7 +64,9 @@ def measure(steps: int, seconds: float, folder: Path) -> tuple[float, float, int
             dataset_dir=folder / "data", logs_dir=folder / "logs", record=True, auto_eval=False,
         )  # fmt: skip
         pair = f"coop/{REPO}/{TASK_ID}/f1_f2"
-        recorded = sum(trajectory.sandbox_seconds for trajectory in read(folder / "logs/r" / pair))
+        recorded = sum(
+            trajectory.sandbox_seconds or 0.0 for trajectory in read(folder / "logs/r" / pair)
+        )
         model.moments.clear()
         words = ["fork", "r", "-n", "f", "--at", f"agent1:{steps}", "--agent-config", config]
         status = main([*words, *common, "--log-dir", str(folder / "logs"), "--no-auto-eval"])

@@ -19,8 +19,8 @@ from cooperbench.cli import arguments
 from cooperbench.errors import UserError
 from cooperbench.export import FORMATS, export_run
 from cooperbench.export.hub_dataset import check_push, push_dataset
-from cooperbench.export.otlp import endpoint_of, send_run
 from cooperbench.export.leaderboard import read_leaderboard, write_leaderboard
+from cooperbench.export.otlp import endpoint_of, send_run
 from cooperbench.export.verification import verify_submission
 from cooperbench.models import SETTINGS, Setting
 from cooperbench.records import JsonObject

@@ -7,7 +7,7 @@ twice is the same span. docs/export.md says where each value goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,7 +26,7 @@ from cooperbench.export.trace_spans import (
     nanoseconds,
 )
 from cooperbench.records import JsonObject
-from cooperbench.records.trajectory import Trajectory, read_trajectory
+from cooperbench.records.trajectory import TokenUsage, Trajectory, read_trajectory
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds
 from cooperbench.report.pairs import PairData, SentMessage, verdict_meaning
@@ -132,12 +132,16 @@ class _TraceBuilder:
         attributes: Attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.id": agent_id,
-            "gen_ai.agent.name": trajectory.agent,
+            "gen_ai.agent.name": trajectory.agent or "unknown",
             "gen_ai.conversation.id": self.session,
-            "gen_ai.usage.input_tokens": trajectory.token_usage.prompt_tokens,
-            "gen_ai.usage.output_tokens": trajectory.token_usage.completion_tokens,
-            "gen_ai.usage.cache_read.input_tokens": trajectory.token_usage.cached_tokens,
             "cooperbench.features": list(trajectory.feature_ids),
+        }
+        usage = trajectory.token_usage or TokenUsage()
+        has_usage = trajectory.token_usage is not None
+        known_values = {
+            "gen_ai.usage.input_tokens": usage.prompt_tokens if has_usage else None,
+            "gen_ai.usage.output_tokens": usage.completion_tokens if has_usage else None,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens if has_usage else None,
             "cooperbench.status": trajectory.status,
             "cooperbench.cost_usd": trajectory.cost,
             "cooperbench.model_calls": trajectory.model_calls,
@@ -145,6 +149,7 @@ class _TraceBuilder:
             "cooperbench.model_seconds": trajectory.model_seconds,
             "cooperbench.sandbox_seconds": trajectory.sandbox_seconds,
         }
+        _add_known(attributes, known_values)
         if trajectory.agent_version:
             attributes["gen_ai.agent.version"] = trajectory.agent_version
         if model:
@@ -266,13 +271,23 @@ class _TraceBuilder:
         if pair.public_success is not None:
             attributes["cooperbench.verdict.public"] = pair.public_success
         if pair.result is not None:
-            attributes["cooperbench.cost_usd"] = pair.cost
-            attributes["cooperbench.steps"] = pair.steps
-            attributes["cooperbench.messages"] = pair.messages
-            attributes["cooperbench.unpriced_calls"] = pair.result.unpriced_calls
+            totals = {
+                "cooperbench.cost_usd": pair.cost,
+                "cooperbench.steps": pair.steps,
+                "cooperbench.messages": pair.messages,
+                "cooperbench.unpriced_calls": pair.result.unpriced_calls,
+            }
+            _add_known(attributes, totals)
         if kinds := mismatch_kinds(self.run.mismatches, self.run.name, pair):
             attributes["cooperbench.mismatches"] = kinds
         return attributes
+
+
+def _add_known(attributes: Attributes, values: Mapping[str, str | float | None]) -> None:
+    """Add the values that are known: an imported run may lack some."""
+    for name, value in values.items():
+        if value is not None:
+            attributes[name] = value
 
 
 class _AgentSpans:
