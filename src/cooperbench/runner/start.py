@@ -7,6 +7,7 @@ start pairs in another state (`RunConfig.start`), without the lifecycle of a pai
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cooperbench.gateway.recording import Exchanges, ListFiles
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cooperbench.team.team import Team
 
 
+@dataclass(frozen=True)
 class Start:
     """The state in which all attempts at the pairs of a run begin."""
 
