@@ -77,8 +77,10 @@ class Harness:
         return [f"{pid} {words}" for pid, words in sandbox_processes(str(self.cache)).items()]
 
     def wait_for_sandboxes(self, process: subprocess.Popen[Any]) -> None:
+        """Wait until the run has begun: the check of the backend before it also has processes."""
         deadline = time.monotonic() + 30
-        while not self.survivors():
+        configuration = self.root / "logs/r/config.json"
+        while not (configuration.exists() and self.survivors()):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
