@@ -34,7 +34,8 @@ def test_a_framework_inside_the_sandbox_works_with_files_alone(tmp_path: Path) -
     """No step of the harness comes between: it takes what lies in the inbox, marks it, and drops its answer."""
     inside = """
         cd /cooperbench/team
-        for number in 00000001 00000002; do
+        printf 'agent1\\nat work' >drafts/ready; mv drafts/ready send/ready; printf 'send ready\\n' 1<>bell
+        for number in 00000002 00000003; do
             until [ -e inbox/$number ]; do sleep 0.05; done
             cat inbox/$number
             : >read/$number
@@ -44,6 +45,7 @@ def test_a_framework_inside_the_sandbox_works_with_files_alone(tmp_path: Path) -
     left = talk(
         tmp_path,
         [
+            {"wait": {"for": "at work", "seconds": 90}},
             {"run": "send_message agent2 one; printf 'two\\nlines' | send_message agent2"},
             {"wait": {"for": "both came", "seconds": 90}},
         ],
@@ -53,7 +55,7 @@ def test_a_framework_inside_the_sandbox_works_with_files_alone(tmp_path: Path) -
     assert not [
         step for step in left.trajectory("agent2")["steps"] if step["action"] == "receive_message"
     ]
-    one, two, answer = left.json("conversation.json")["messages"]
+    _, one, two, answer = left.json("conversation.json")["messages"]
     for message in (one, two):
         assert (message["delivered_by"], message["delivered_step"]) == ("command", 1)
     assert (answer["from"], answer["message"], answer["delivered_by"]) == (
