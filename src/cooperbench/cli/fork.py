@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from cooperbench import records
 from cooperbench.cli import arguments
 from cooperbench.cli.run import display_for, exit_status
+from cooperbench.cli.study import add_plan_arguments
 from cooperbench.errors import UserError
 from cooperbench.lab.forks.intervention import (
     DropMessage,
@@ -23,8 +24,11 @@ from cooperbench.lab.forks.intervention import (
 )
 from cooperbench.lab.forks.point import parse_point
 from cooperbench.lab.forks.study import ForkCall, ForkStudy, make_study
+from cooperbench.lab.registration import Hypothesis
+from cooperbench.records.plan import PlanRecord
 from cooperbench.records.summary import Summary
 from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.registration import power_line
 from cooperbench.report.summary_text import budget_text, rate_cells
 from cooperbench.settings import default_backend, default_eval_network
 from cooperbench.storage import checked_run_name
@@ -91,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("intervention (at most one; none: control forks only)")
     for name, (metavar, text) in _INTERVENTIONS.items():
         group.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    add_plan_arguments(parser)
     options = parser.add_argument_group("how forks run")
     arguments.add_dataset_argument(parser)
     for name in _RUN_OPTIONS:
@@ -135,6 +140,7 @@ def _call_from_arguments(args: argparse.Namespace) -> ForkCall:
         intervention=_intervention_from_arguments(args),
         repeat=args.repeat,
         name=checked_run_name(args.name) if args.name is not None else None,
+        hypothesis=Hypothesis(args.primary, args.effect, args.discordant),
         options=options,
     )
 
@@ -196,9 +202,21 @@ def _dry_run(study: ForkStudy, args: argparse.Namespace) -> int:
         arms[name] = {"pairs": len(plan.pairs), "to_run": len(plan.to_run)}
         pairs = plural(len(plan.pairs), "pair")
         lines.append(f"{study.paths.run_name}/{name}: {pairs}, {len(plan.to_run):,} to run")
-    content = {"forks": study.paths.run_name, "points": points, "arms": arms}
+    registered = study.register(list(plans.values()))
+    lines += _power_lines(registered)
+    content = {
+        "forks": study.paths.run_name,
+        "points": points,
+        "arms": arms,
+        "plan": records.to_object(registered),
+    }
     arguments.print_result(args, content, lines)
     return 0
+
+
+def _power_lines(plan: PlanRecord) -> list[str]:
+    """Return what the forks can show; nothing if there are only control forks."""
+    return [power_line(plan)] if plan.tests else []
 
 
 def _print_summaries(study: ForkStudy, summaries: Mapping[str, Summary]) -> None:
@@ -214,6 +232,9 @@ def _print_summaries(study: ForkStudy, summaries: Mapping[str, Summary]) -> None
     headings = ("arm", "pairs", "evaluated", "overall", "errors", "cost")
     budget = next(iter(summaries.values())).budget
     notes = [budget_text(budget)] if budget else []
+    plan = records.read(study.paths.plan, PlanRecord)
+    if plan is not None:
+        notes += _power_lines(plan)
     name = study.paths.run_name
     notes.append(f"To see the effect of the intervention: cooperbench report {name}")
     print_tables([Table(name, headings, rows, notes)])

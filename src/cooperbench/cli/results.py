@@ -41,6 +41,7 @@ from cooperbench.report.paper.folder import check_paper_folder, write_paper
 from cooperbench.report.paper.markdown import PaperCommands
 from cooperbench.report.paper.tables import PaperData
 from cooperbench.report.recorded import compare_with_recorded, recorded_tables
+from cooperbench.report.registration import Registration
 from cooperbench.report.studies import Study, analyse_studies
 from cooperbench.report.study_table import study_tables
 from cooperbench.report.tables import (
@@ -186,7 +187,7 @@ def _report_as_json(report: _ReportContent, args: argparse.Namespace) -> JsonObj
     content = report.analysis.to_json()
     content["ablations"] = [_ablation_as_json(study) for study in report.studies]
     content["studies"] = [_study_as_json(study) for study in report.studies]
-    content["forks"] = [asdict(analysis) for analysis in report.forks]
+    content["forks"] = [_forks_as_json(analysis) for analysis in report.forks]
     if args.coordination:
         content["coordination"] = [
             {"run": name, **measures.to_json()} for name, measures in report.coordination.items()
@@ -217,15 +218,31 @@ def _ablation_as_json(study: Study) -> JsonObject:
     return {"study": study.study, "arms": study.arms, "effects": effects}
 
 
+def _forks_as_json(analysis: ForkAnalysis) -> JsonObject:
+    return {
+        "name": analysis.name,
+        "run": analysis.run,
+        "fork_point": analysis.fork_point,
+        "effects": [asdict(effect) for effect in analysis.effects],
+        **_plan_as_json(analysis.registration),
+    }
+
+
+def _plan_as_json(registration: Registration) -> JsonObject:
+    plan = registration.plan
+    return {
+        "plan": records.to_object(plan) if plan is not None else None,
+        "plan_problem": registration.problem or None,
+    }
+
+
 def _study_as_json(study: Study) -> JsonObject:
-    plan = study.registration.plan
     return {
         "study": study.study,
         "arms": study.arms,
         "factors": [asdict(factor) for factor in study.factors],
         "effects": [asdict(effect) for effect in study.effects],
-        "plan": records.to_object(plan) if plan is not None else None,
-        "plan_problem": study.registration.problem or None,
+        **_plan_as_json(study.registration),
     }
 
 

@@ -19,9 +19,10 @@ from cooperbench.cli.run import (
 from cooperbench.errors import UserError
 from cooperbench.lab.factors import FACTOR_KINDS, make_factors
 from cooperbench.lab.registration import DEFAULT_PRIMARY, Hypothesis
-from cooperbench.lab.study import Study, StudyOptions, make_study, power_line
+from cooperbench.lab.study import Study, StudyOptions, make_study
 from cooperbench.report.pairs import VERDICTS
 from cooperbench.report.power import DEFAULT_DISCORDANT, DEFAULT_EFFECT
+from cooperbench.report.registration import power_line
 from cooperbench.runner.options import DEFAULTS, TEAM_PARTS
 from cooperbench.runner.plan import check_plan
 from cooperbench.text import printable
@@ -81,14 +82,21 @@ def _add_common_arguments(
         metavar="K",
         help="run each arm K times (default: %(default)s)",
     )
-    _add_plan_arguments(parser)
+    plan = add_plan_arguments(parser)
+    plan.add_argument(
+        "--design-effect",
+        type=float,
+        metavar="X",
+        help="assumed variance over tasks, divided by that of independent pairs (default: 1)",
+    )
     options = add_run_options(parser, name_help="name of the study; required", varying=varying)
     add_dry_run_argument(options)
     add_summary_argument(options)
     arguments.add_logs_argument(parser)
 
 
-def _add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+def add_plan_arguments(parser: argparse.ArgumentParser) -> arguments.ArgumentContainer:
+    """Add the options about plan.json that sweeps and forks share; return their group."""
     group = parser.add_argument_group("what is planned (plan.json)")
     group.add_argument(
         "--primary",
@@ -109,12 +117,7 @@ def _add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         help="assumed share of pairs that succeed at only one of two levels "
         f"(default: {DEFAULT_DISCORDANT})",
     )
-    group.add_argument(
-        "--design-effect",
-        type=float,
-        metavar="X",
-        help="assumed variance over tasks, divided by that of independent pairs (default: 1)",
-    )
+    return group
 
 
 def sweep(args: argparse.Namespace) -> int:

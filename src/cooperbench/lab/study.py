@@ -13,14 +13,21 @@ from itertools import product
 from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.lab.factors import Factor, Level, is_switch, level_slugs, sort_levels
-from cooperbench.lab.registration import Design, Hypothesis, register_plan
+from cooperbench.lab.registration import (
+    Design,
+    Hypothesis,
+    count_results,
+    pair_names,
+    register_plan,
+    with_registration,
+)
 from cooperbench.models import Pair
 from cooperbench.records import JsonObject
 from cooperbench.records.plan import PlannedFactor, PlanRecord
-from cooperbench.records.result import is_finished
 from cooperbench.records.study import OFF, ON, StudyArm, StudyFactor, StudyRecord
 from cooperbench.records.summary import Summary
 from cooperbench.report.formatting import Table, print_tables
+from cooperbench.report.registration import power_line
 from cooperbench.report.summary_text import budget_text, rate_cells
 from cooperbench.runner.config import RunConfig
 from cooperbench.runner.display import Display
@@ -28,8 +35,8 @@ from cooperbench.runner.experiment import reserve, run_plans
 from cooperbench.runner.options import CHANNEL_OPTIONS, DEFAULTS, TEAM_PARTS
 from cooperbench.runner.plan import Plan, check_plan, label_pairs, plan_pairs, select_pairs
 from cooperbench.runner.workload import divide_work
-from cooperbench.storage import ExperimentPaths, PairPaths
-from cooperbench.text import dollars_text, plural
+from cooperbench.storage import ExperimentPaths
+from cooperbench.text import dollars_text
 
 _ALL_ON = "all"
 """Name of the arm that has all parts of cooperation, if nothing else varies."""
@@ -94,7 +101,7 @@ class Study:
                 check_plan(plan)
             study = self._make_record()
             registered = self.register(plans)
-            plans = [_with_registration(plan, registered) for plan in plans]
+            plans = [with_registration(plan, registered) for plan in plans]
 
             def save() -> None:
                 records.write(self.paths.plan, registered)
@@ -106,10 +113,6 @@ class Study:
     def register(self, plans: Sequence[Plan]) -> PlanRecord:
         """Return plan.json for this call, without writing it."""
         first_round = [arm for arm in self.arms if arm.round == 1]
-        pairs: dict[str, None] = {}
-        for plan in plans:
-            for pair in plan.pairs:
-                pairs[f"{pair.task.repo}/{pair.task.task_id}/{pair.name}"] = None
         factors = [factor.record for factor in self.factors]
         design = Design(
             kind="sweep",
@@ -119,9 +122,9 @@ class Study:
             ],
             conditions=[arm.name for arm in first_round],
             repeat=self.options.repeat,
-            pairs=list(pairs),
+            pairs=pair_names(plans),
         )
-        results = _count_results(self.paths)
+        results = count_results(self.paths)
         return register_plan(self.paths, design, self.options.hypothesis, results)
 
     def _make_record(self) -> StudyRecord:
@@ -178,16 +181,6 @@ class Study:
         study = self.paths.run_name
         notes.append(f"To see the effect of each factor: cooperbench report {study}")
         print_tables([Table(study, headings, rows, notes)])
-
-
-def power_line(plan: PlanRecord) -> str:
-    """Return what the planned number of pairs can show."""
-    power = plan.power
-    effect = f"an effect of {100 * power.effect:g} points on {plan.primary}"
-    return (
-        f"Power: {round(100 * power.power)} % for {effect} with {plural(power.pairs, 'pair')}; "
-        f"80 % needs {power.pairs_needed:,} pairs"
-    )
 
 
 def make_study(config: RunConfig, factors: Sequence[Factor], options: StudyOptions) -> Study:
@@ -271,16 +264,6 @@ def _arm_name(factors: Sequence[Factor], levels: Sequence[Level]) -> str:
 def _factor_order(factor: StudyFactor) -> int:
     """Return the place of a factor among all: parts come last, in their order."""
     return list(TEAM_PARTS).index(factor.name) if is_switch(factor.levels) else -1
-
-
-def _with_registration(plan: Plan, registered: PlanRecord) -> Plan:
-    return replace(plan, config=replace(plan.config, plan_sha256=registered.sha256))
-
-
-def _count_results(paths: ExperimentPaths) -> int:
-    """Return how many pairs have a result, in all arms on disk."""
-    results = paths.root.glob("*/*/*/*/*/result.json")
-    return len([result for result in results if is_finished(PairPaths(result.parent))])
 
 
 def _arm_record(arm: Arm, factors: Sequence[StudyFactor]) -> StudyArm:

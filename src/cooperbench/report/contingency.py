@@ -113,3 +113,19 @@ def _common_odds_ratio(strata: Iterable[Stratum]) -> float | None:
         numerator += last_passed * first_failed / count
         denominator += first_passed * last_failed / count
     return numerator / denominator if denominator else None
+
+
+def fisher_exact(successes: int, n: int, other_successes: int, other_n: int) -> float:
+    """Return the two-sided p-value of Fisher's exact test for two independent rates."""
+    total_successes = successes + other_successes
+    tables = math.comb(n + other_n, total_successes)
+
+    def probability(first: int) -> float:
+        """Return the probability that so many of the successes belong to the first rate."""
+        return math.comb(n, first) * math.comb(other_n, total_successes - first) / tables
+
+    observed = probability(successes)
+    lowest, highest = max(0, total_successes - other_n), min(total_successes, n)
+    probabilities = [probability(first) for first in range(lowest, highest + 1)]
+    # Tables that are as unlikely as the observed one must count in spite of rounding.
+    return min(1.0, sum(value for value in probabilities if value <= observed * (1 + 1e-7)))

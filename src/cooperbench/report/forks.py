@@ -8,7 +8,7 @@ the interval is over its repetitions, and says nothing about other pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, variance
@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 from cooperbench import records
 from cooperbench.records.forks import CONTROL, ForkArm, ForksRecord
+from cooperbench.records.plan import FISHER, MEAN_OVER_PAIRS, PlannedFork
 from cooperbench.report import statistics
+from cooperbench.report.contingency import fisher_exact
 from cooperbench.report.formatting import Cell, Table, p_text
 from cooperbench.report.loading import Run
 from cooperbench.report.pairs import ENDED, VERDICTS, PairData, PairKey
+from cooperbench.report.registration import Registration, read_registration, status_lines
 from cooperbench.report.statistics import Estimate, Observation
 from cooperbench.report.study_table import amount_text, change_text
 
@@ -48,6 +51,8 @@ class ForkEffect:
     """With the intervention minus control."""
     p: float | None
     """Two-sided: of the mean over pairs, or Fisher's exact test for one pair."""
+    status: str
+    """Whether the test was planned: `planned`, `amended` or `exploratory`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class ForkAnalysis:
     run: str
     fork_point: str
     effects: tuple[ForkEffect, ...]
+    registration: Registration
 
 
 @dataclass(frozen=True)
@@ -109,14 +115,17 @@ def _analyse(forks: ForkRuns) -> ForkAnalysis:
         name = arm.name.partition("@")[0]
         treated.setdefault(name, []).append(run)
         texts[name] = arm.text
+    record = forks.record
+    registration = read_registration(
+        forks.folder, PlannedFork(run=record.run, fork_point=record.fork_point)
+    )
     effects = []
     for name, arm_runs in treated.items():
         for measure in MEASURES:
             sides = _common_values(_values(controls, measure), _values(arm_runs, measure))
             if sides.control:
-                effects.append(_effect(name, texts[name], measure, sides))
-    record = forks.record
-    return ForkAnalysis(record.name, record.run, record.fork_point, tuple(effects))
+                effects.append(_effect(name, texts[name], measure, sides, registration))
+    return ForkAnalysis(record.name, record.run, record.fork_point, tuple(effects), registration)
 
 
 def _values(runs: Sequence[Run], measure: str) -> dict[PairKey, list[float]]:
@@ -143,14 +152,22 @@ def _common_values(
     return _Sides({key: control[key] for key in keys}, {key: treated[key] for key in keys})
 
 
-def _effect(arm: str, text: str, measure: str, sides: _Sides) -> ForkEffect:
+def _effect(
+    arm: str, text: str, measure: str, sides: _Sides, registration: Registration
+) -> ForkEffect:
     unit = MEASURES[measure]
-    if len(sides.control) == 1:
+    test = FISHER if len(sides.control) == 1 else MEAN_OVER_PAIRS
+    if test == FISHER:
         ((control_values,), (treated_values,)) = sides.control.values(), sides.treated.values()
         estimate = effect_of_one_pair(control_values, treated_values, is_share=unit == "share")
         p = None
         if unit == "share":
-            p = fisher_exact(control_values, treated_values)
+            p = fisher_exact(
+                round(sum(control_values)),
+                len(control_values),
+                round(sum(treated_values)),
+                len(treated_values),
+            )
     else:
         changes = [
             Observation(_as_own_cluster(key), fmean(sides.treated[key]) - fmean(values))
@@ -171,6 +188,7 @@ def _effect(arm: str, text: str, measure: str, sides: _Sides) -> ForkEffect:
         with_intervention=fmean(map(fmean, sides.treated.values())),
         effect=estimate,
         p=p,
+        status=registration.status(arm, measure, test, [CONTROL, arm]),
     )
 
 
@@ -223,29 +241,12 @@ def _welch(control: Sequence[float], treated: Sequence[float]) -> tuple[float, f
     return difference - half, difference + half
 
 
-def fisher_exact(control: Sequence[float], treated: Sequence[float]) -> float:
-    """Return the two-sided p-value of Fisher's exact test for two lists of zeros and ones."""
-    successes = round(sum(control) + sum(treated))
-    total = len(control) + len(treated)
-
-    def probability(in_control: int) -> float:
-        """Return the probability of a table with so many successes in the first list."""
-        ways = math.comb(len(control), in_control)
-        ways *= math.comb(len(treated), successes - in_control)
-        return ways / math.comb(total, successes)
-
-    observed = probability(round(sum(control)))
-    lowest, highest = max(0, successes - len(treated)), min(successes, len(control))
-    probabilities = [probability(count) for count in range(lowest, highest + 1)]
-    # Tables that are as unlikely as the observed one must count in spite of rounding.
-    return min(1.0, sum(value for value in probabilities if value <= observed * (1 + 1e-7)))
-
-
 def forks_table(analysis: ForkAnalysis) -> Table:
     """Return the effects of the interventions."""
     headings = (
         "intervention",
         "measure",
+        "plan",
         "pairs",
         "forks",
         "controls",
@@ -256,6 +257,9 @@ def forks_table(analysis: ForkAnalysis) -> Table:
     )
     rows = [_effect_row(effect) for effect in analysis.effects]
     notes = [
+        *analysis.registration.lines(),
+        *_incomplete_lines(analysis),
+        *status_lines(effect.status for effect in analysis.effects),
         "effect: with the intervention minus control forks from the same fork point",
         "95 % intervals: clustered by pair; for one pair over its repetitions (Newcombe, Welch)",
         "p: of the mean over pairs; for one pair Fisher's exact test",
@@ -267,10 +271,25 @@ def forks_table(analysis: ForkAnalysis) -> Table:
     return Table(title, headings, rows, notes)
 
 
+def _incomplete_lines(analysis: ForkAnalysis) -> Iterator[str]:
+    """Yield a line for each planned test that has fewer forks than planned."""
+    plan = analysis.registration.plan
+    for effect in analysis.effects:
+        if plan is not None and effect.status != "exploratory":
+            forks = min(effect.control_forks, effect.forks)
+            planned = len(plan.pairs) * plan.repeat
+            if forks < planned:
+                yield (
+                    f"{effect.arm}, {effect.measure}: {forks:,} of {planned:,} planned forks "
+                    "in each arm"
+                )
+
+
 def _effect_row(effect: ForkEffect) -> list[Cell]:
     return [
         effect.arm,
         effect.measure,
+        effect.status,
         effect.pairs,
         effect.forks,
         effect.control_forks,

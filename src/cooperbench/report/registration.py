@@ -1,16 +1,26 @@
-"""Planned tests of a study: plan.json, and whether the runs recorded its checksum."""
+"""Planned tests of a study or of forks: plan.json, and whether the runs recorded its checksum."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from msgspec import UNSET, UnsetType
 
 from cooperbench import records
 from cooperbench.records.config import RunRecord
-from cooperbench.records.plan import PlanAmendment, PlannedTest, PlanRecord
+from cooperbench.records.plan import (
+    FISHER,
+    MEAN_OVER_PAIRS,
+    PlanAmendment,
+    PlannedFork,
+    PlannedPower,
+    PlannedTest,
+    PlanRecord,
+)
 from cooperbench.storage import read_bytes
 from cooperbench.text import plural
 
@@ -20,6 +30,8 @@ STATUSES: dict[Status, str] = {
     "amended": "planned or changed after some results were known",
     "exploratory": "not in plan.json, or without some of the planned levels",
 }
+_TEST_TEXTS = {FISHER: "Fisher's exact test of", MEAN_OVER_PAIRS: "mean over pairs of"}
+"""Beginnings of the texts of tests; of others, it is the name of the test."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +62,59 @@ class Registration:
         if plan is None:
             yield f"No plan: {self.problem}. All figures are exploratory"
             return
-        tests = ", ".join(f"{test.test} over {test.factor}" for test in plan.tests)
+        tests = ", ".join(_test_text(test) for test in plan.tests) or "no test"
         power = plan.power
         runs = "" if plan.repeat == 1 else f", {plan.repeat} runs each"
         yield (
             f"Plan of {plan.time} (plan.json): {plan.primary}, {tests}; "
             f"{plural(power.pairs, 'pair')} in {plural(len(plan.conditions), 'condition')}{runs}"
         )
-        yield (
-            f"Planned power: {round(100 * power.power)} % for an effect of "
-            f"{100 * power.effect:g} points; {power.pairs_needed:,} pairs would have 80 %"
-        )
+        if plan.tests:
+            yield (
+                f"Planned power: {round(100 * power.power)} % for an effect of "
+                f"{100 * power.effect:g} points; {_sample_texts(power).needed} would have 80 %"
+            )
         for amendment in plan.amendments:
             yield _amendment_line(amendment)
+
+
+def power_line(plan: PlanRecord) -> str:
+    """Return what the planned sample can show."""
+    power = plan.power
+    sample = _sample_texts(power)
+    effect = f"an effect of {100 * power.effect:g} points on {plan.primary}"
+    return (
+        f"Power: {round(100 * power.power)} % for {effect} with {sample.planned}; "
+        f"80 % needs {sample.needed}"
+    )
+
+
+def status_lines(statuses: Iterable[str]) -> Iterator[str]:
+    """Yield what the marks in a table mean."""
+    used = set(statuses)
+    for status, meaning in STATUSES.items():
+        if status in used:
+            yield f"{status}: {meaning}"
+
+
+class _SampleTexts(NamedTuple):
+    """The planned size of a sample, and the one that has enough power."""
+
+    planned: str
+    needed: str
+
+
+def _sample_texts(power: PlannedPower) -> _SampleTexts:
+    repetitions = power.repetitions
+    if repetitions is UNSET:
+        return _SampleTexts(plural(power.pairs, "pair"), f"{power.pairs_needed:,} pairs")
+    planned = f"{plural(repetitions.planned, 'fork')} in each arm"
+    return _SampleTexts(planned, f"{repetitions.needed:,} forks in each arm")
+
+
+def _test_text(test: PlannedTest) -> str:
+    beginning = _TEST_TEXTS.get(test.test, f"{test.test} over")
+    return f"{beginning} {test.factor}"
 
 
 def _amendment_line(amendment: PlanAmendment) -> str:
@@ -70,8 +122,8 @@ def _amendment_line(amendment: PlanAmendment) -> str:
     return f"Amended {amendment.time}, {when}: {'; '.join(amendment.changes)}"
 
 
-def read_registration(folder: Path) -> Registration:
-    """Return the plan in the folder of a study, if its runs were started with it.
+def read_registration(folder: Path, fork: PlannedFork | UnsetType = UNSET) -> Registration:
+    """Return the plan in the folder of a study or of forks, if its runs were started with it.
 
     Each call records the checksum of plan.json, and each amendment that of the plan before. So all
     checksums of the runs have to be among these, and one of them has to be that of the file.
@@ -87,6 +139,8 @@ def read_registration(folder: Path) -> Registration:
         used |= _recorded_checksums(config)
     if current not in used or not used <= registered:
         return Registration(None, "plan.json is not the one that the runs were started with")
+    if plan.fork != fork:
+        return Registration(None, "plan.json is not that of the run and the fork point")
     return Registration(plan)
 
 

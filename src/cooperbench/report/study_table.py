@@ -16,7 +16,7 @@ from cooperbench.report.formatting import (
     rate_text,
 )
 from cooperbench.report.pairs import VERDICTS
-from cooperbench.report.registration import STATUSES
+from cooperbench.report.registration import status_lines
 from cooperbench.report.statistics import POWER, Estimate
 from cooperbench.report.studies import MEASURES, Effect, FactorCurve, LevelPoint, Study
 
@@ -108,9 +108,7 @@ def _effect_notes(study: Study) -> Iterator[str]:
     power = f"{round(100 * POWER)} %"
     yield from study.registration.lines()
     yield from _incomplete_lines(study)
-    for status, meaning in STATUSES.items():
-        if any(effect.status == status for effect in study.effects):
-            yield f"{status}: {meaning}"
+    yield from status_lines(effect.status for effect in study.effects)
     yield (
         "difference: the last level minus the first, over the pairs with a value at all levels;"
         " 95 % intervals clustered by task"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -69,12 +70,60 @@ def test_a_message_that_never_arrives(
         name: 4 - count for name, count in replayed.items()
     }
     assert laboratory.live == 4 * (8 - sum(replayed.values()))
-    capsys.readouterr()
-    assert main(["report", "f", "--json", "--log-dir", str(laboratory.logs)]) == 0
-    (forks,) = json.loads(capsys.readouterr().out)["forks"]
+    forks = forks_of(laboratory, capsys)
     (effect,) = [one for one in forks["effects"] if one["measure"] == "overall"]
     assert (effect["arm"], effect["effect"]["value"]) == ("drop-message-1", -1.0)
     assert effect["effect"]["high"] < 0
+    assert statuses(forks) == {"overall": "planned", "strict": "exploratory"}
+    check_registration(laboratory, capsys)
+
+
+def statuses(forks: Any) -> dict[str, str]:
+    return {
+        one["measure"]: one["status"]
+        for one in forks["effects"]
+        if one["measure"] in ("overall", "strict")
+    }
+
+
+def forks_of(laboratory: Laboratory, capsys: Any) -> Any:
+    capsys.readouterr()
+    assert main(["report", "f", "--json", "--log-dir", str(laboratory.logs)]) == 0
+    (forks,) = json.loads(capsys.readouterr().out)["forks"]
+    return forks
+
+
+def check_registration(laboratory: Laboratory, capsys: Any) -> None:
+    """plan.json of two forks in each arm."""
+    path = laboratory.logs / "f/plan.json"
+    content = path.read_bytes()
+    checksum = hashlib.sha256(content).hexdigest()
+    plan = json.loads(content)
+    assert plan["fork"] == {"run": "r", "fork_point": "message:1"}
+    assert plan["tests"] == [{"factor": "drop-message-1", "measure": "overall", "test": "fisher"}]
+    assert (plan["conditions"], plan["repeat"]) == (["control", "drop-message-1"], 2)
+    for arm in ("control", "control@2", "drop-message-1", "drop-message-1@2"):
+        config = read_json(laboratory.logs / f"f/{arm}/config.json") or {}
+        assert [call["plan_sha256"] for call in config["invocations"]] == [checksum]
+        (result,) = (laboratory.logs / "f").glob(f"{arm}/*/*/*/*/result.json")
+        assert plan["time"] <= str((read_json(result) or {})["started_at"])
+    # The same call leaves the plan as it is; a third repetition is an amendment.
+    assert laboratory.fork("-n", "f", "--drop-message", "1", "--repeat", "2") == 0
+    assert path.read_bytes() == content
+    assert laboratory.fork("-n", "f", "--drop-message", "1", "--repeat", "3") == 0
+    (amendment,) = json.loads(path.read_bytes())["amendments"]
+    assert (amendment["results"], amendment["changes"]) == (4, ["repeat: 2 → 3"])
+    assert amendment["replaced_sha256"] == checksum
+    assert statuses(forks_of(laboratory, capsys)) == {"overall": "amended", "strict": "exploratory"}
+    # A plan that was changed or removed afterwards is none.
+    path.write_text(path.read_text().replace('"primary": "overall"', '"primary": "strict"'))
+    forks = forks_of(laboratory, capsys)
+    assert forks["plan_problem"] == "plan.json is not the one that the runs were started with"
+    assert set(statuses(forks).values()) == {"exploratory"}
+    path.unlink()
+    forks = forks_of(laboratory, capsys)
+    assert (forks["plan"], forks["plan_problem"]) == (None, "there is no plan.json")
+    assert set(statuses(forks).values()) == {"exploratory"}
 
 
 @pytest.mark.parametrize(
@@ -194,6 +243,7 @@ def test_a_replay_that_diverges_is_not_continued(
         (["--at", "agent1:1", "--pair", "tiny_task/7/f1_f3"], "run 'r' has no pair 'tiny_task/7/f1_f3'; write REPO/TASK/f1_f2"),
         (["--at", "agent1:1", "--pair", "nonsense"], "run 'r' has no pair 'nonsense'"),
         ([], "--at is missing: name the fork point"),
+        (["--at", "agent1:1", "--effect", "2"], "--effect is 2; it must be above 0"),
         (["--at", "agent1:1", "-n", "r"], "'r' is the name of a run or a study"),
         (["--at", "agent1:1", "-n", "../x"], "'../x' is not a valid experiment name"),
     ],
@@ -266,8 +316,10 @@ def test_a_killed_fork_is_continued_by_the_same_command(laboratory: Laboratory) 
     release.set()
     assert outcomes(laboratory) == {}
     assert (laboratory.logs / "f/forks.json").exists()
+    plan = (laboratory.logs / "f/plan.json").read_bytes()
     assert main(words) == 0
     assert outcomes(laboratory) == {"control": True, "drop-message-1": False}
+    assert (laboratory.logs / "f/plan.json").read_bytes() == plan
     live = laboratory.live
     assert main(words) == 0
     assert laboratory.live == live

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import UNSET
 
 from cooperbench import records
 from cooperbench.errors import UserError
 from cooperbench.lab.registration import Design, Hypothesis, register_plan
-from cooperbench.records.plan import PlannedFactor, PlanRecord
+from cooperbench.records.plan import PlannedFactor, PlannedFork, PlannedRepetitions, PlanRecord
 from cooperbench.storage import ExperimentPaths
 
 if TYPE_CHECKING:
@@ -92,6 +94,78 @@ def test_plan_after_the_start(paths: ExperimentPaths) -> None:
     (amendment,) = plan.amendments
     assert amendment.tests == plan.tests
     assert amendment.results == 4
+
+
+FORK = PlannedFork(run="r", fork_point="message:3")
+
+
+def fork_design(*interventions: str, pairs: tuple[str, ...] = PAIRS[:1], repeat: int = 5) -> Design:
+    factors = [
+        PlannedFactor(name=name, levels=["control", name], is_ordered=False)
+        for name in interventions
+    ]
+    return Design("fork", factors, ["control", *interventions], repeat, pairs, FORK)
+
+
+def test_plan_of_forks(paths: ExperimentPaths) -> None:
+    hypothesis = Hypothesis(effect=0.9, discordant=0.9)
+    plan = save(paths, fork_design("drop-message-3"), hypothesis, 0)
+    assert (plan.kind, plan.fork, plan.repeat) == ("fork", FORK, 5)
+    assert plan.conditions == ["control", "drop-message-3"]
+    assert [(test.factor, test.measure, test.test) for test in plan.tests] == [
+        ("drop-message-3", "overall", "fisher")
+    ]
+    # Five forks show it unless two of the five with the intervention fail: 0.9⁵ + 5 · 0.1 · 0.9⁴.
+    assert plan.power.power == pytest.approx(0.91854)
+    assert plan.power.repetitions == PlannedRepetitions(planned=5, needed=5)
+    assert records.read(paths.plan, PlanRecord) == plan
+    for design in (fork_design("drop-message-3", repeat=2), fork_design()):
+        assert register_plan(paths, design, Hypothesis(), 4) == plan
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "tests"),
+    [
+        (fork_design("oracle-agent2"), ["intervention oracle-agent2 added", "1 condition added"], ["oracle-agent2"]),
+        (fork_design("drop-message-3", repeat=8), ["repeat: 5 → 8"], ["drop-message-3"]),
+        (fork_design("drop-message-3", pairs=PAIRS), ["1 pair added"], ["drop-message-3"]),
+    ],
+)  # fmt: skip
+def test_what_a_call_adds_to_forks(
+    paths: ExperimentPaths, more: Design, changes: list[str], tests: list[str]
+) -> None:
+    first = save(paths, fork_design("drop-message-3"), Hypothesis(), 0)
+    second = save(paths, more, Hypothesis(), 10)
+    (amendment,) = second.amendments
+    assert (amendment.results, amendment.changes) == (10, changes)
+    assert amendment.replaced_sha256 == first.sha256
+    # A new intervention leaves the tests of the others as they were.
+    assert [test.factor for test in amendment.tests] == tests
+    assert {test.test for test in amendment.tests} == {
+        "fisher" if len(second.pairs) == 1 else "mean-over-pairs"
+    }
+
+
+def test_several_pairs_are_the_sample(paths: ExperimentPaths) -> None:
+    power = save(paths, fork_design("oracle-agent2", pairs=PAIRS), Hypothesis(), 0).power
+    assert (power.pairs, power.repetitions) == (2, UNSET)
+    swept = register_plan(ExperimentPaths(paths.logs_dir, "t"), design(), Hypothesis(), 0).power
+    assert (power.power, power.pairs_needed) == (swept.power, swept.pairs_needed)
+
+
+def test_control_forks_alone_have_no_test(paths: ExperimentPaths) -> None:
+    assert save(paths, fork_design(), Hypothesis(), 0).tests == []
+    plan = save(paths, fork_design("oracle-agent2"), Hypothesis(), 5)
+    assert plan.amendments[0].tests == plan.tests
+
+
+def test_plan_of_something_else(paths: ExperimentPaths) -> None:
+    save(paths, fork_design(), Hypothesis(), 0)
+    elsewhere = replace(fork_design(), fork=PlannedFork(run="r", fork_point="agent1:2"))
+    with pytest.raises(UserError, match="is a plan of forks of run 'r' at message:3, not of forks"):
+        register_plan(paths, elsewhere, Hypothesis(), 0)
+    with pytest.raises(UserError, match=r"not of a sweep; choose another name \(-n\)"):
+        register_plan(paths, design(), Hypothesis(), 0)
 
 
 def test_bad_plans(paths: ExperimentPaths) -> None:

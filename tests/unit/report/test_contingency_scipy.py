@@ -10,7 +10,7 @@ import pytest
 
 from cooperbench.errors import UserError
 from cooperbench.report.contingency import Stratum, cochran_armitage, mantel_haenszel
-from cooperbench.report.power import PairedDesign
+from cooperbench.report.power import PairedDesign, RepeatedDesign
 
 # Both libraries take seconds to import: one process of the tests does it.
 pytestmark = pytest.mark.xdist_group("scipy")
@@ -166,7 +166,46 @@ def test_sample_size_has_the_power() -> None:
     )
 
 
+def exact_power(repetitions: int, low: float, high: float) -> float:
+    """Count all outcomes of two independent rates that Fisher's test takes for an increase."""
+    stats = library("scipy.stats")
+    outcomes = range(repetitions + 1)
+    power = 0.0
+    for fewer in outcomes:
+        for more in outcomes:
+            table = [[fewer, repetitions - fewer], [more, repetitions - more]]
+            if more > fewer and stats.fisher_exact(table).pvalue < 0.05:
+                probability = stats.binom.pmf(fewer, repetitions, low)
+                power += probability * stats.binom.pmf(more, repetitions, high)
+    return float(power)
+
+
+@pytest.mark.parametrize(
+    ("effect", "discordant", "low"), [(0.15, 0.5, 0.35), (0.8, 0.8, 0.0), (0.6, 0.68, 0.2)]
+)
+def test_power_of_repetitions_of_one_pair(effect: float, discordant: float, low: float) -> None:
+    design = RepeatedDesign(effect, discordant)
+    for repetitions in (1, 3, 5, 12):
+        expected = exact_power(repetitions, low, low + effect)
+        assert design.power(repetitions) == pytest.approx(expected, abs=1e-9)
+    # Above 20 repetitions it is an approximation.
+    expected = exact_power(24, low, low + effect)
+    assert design.power(24) == pytest.approx(expected, abs=0.02)
+
+
+def test_number_of_repetitions_has_the_power() -> None:
+    assert RepeatedDesign(1.0, 1.0).repetitions_needed() == 4
+    assert RepeatedDesign(1.0, 1.0).power(30) == 1.0
+    for design in (RepeatedDesign(), RepeatedDesign(0.8, 0.8), RepeatedDesign(0.4, 0.5)):
+        needed = design.repetitions_needed()
+        assert design.power(needed) >= 0.8 > design.power(needed - 1)
+
+
 def test_impossible_designs() -> None:
     for values in ((0.0, 0.5), (0.6, 0.5), (0.2, 1.1)):
         with pytest.raises(UserError, match=r"^--(effect|discordant) is "):
             PairedDesign(*values)
+        with pytest.raises(UserError, match=r"^--(effect|discordant) is "):
+            RepeatedDesign(*values)
+    with pytest.raises(UserError, match=r"forks of one pair are independent, .* at most 0\.545 "):
+        RepeatedDesign(0.3, 0.6)

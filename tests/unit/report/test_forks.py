@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench import records
+from cooperbench.lab.registration import Design, Hypothesis, register_plan
 from cooperbench.records.forks import ForkArm, ForkedPair, ForksRecord
+from cooperbench.records.plan import PlannedFactor, PlannedFork
+from cooperbench.report.contingency import fisher_exact
 from cooperbench.report.fork_tree import fork_trees
-from cooperbench.report.forks import analyse_forks, effect_of_one_pair, fisher_exact, forks_table
+from cooperbench.report.forks import analyse_forks, effect_of_one_pair, forks_table
 from cooperbench.report.loading import arm_folders, load_folder
+from cooperbench.storage import ExperimentPaths
 from tests.support.report.factory import Style, keys_of, layout, write_run
 
 if TYPE_CHECKING:
@@ -39,7 +43,7 @@ def test_one_pair_is_estimated_over_its_repetitions(n: int, m: int) -> None:
             assert estimate.low == pytest.approx(low, abs=1e-9)
             assert estimate.high == pytest.approx(high, abs=1e-9)
             expected = stats.fisher_exact([[successes, n - successes], [others, m - others]])
-            assert fisher_exact(control, treated) == pytest.approx(expected.pvalue)
+            assert fisher_exact(successes, n, others, m) == pytest.approx(expected.pvalue)
 
 
 def test_cost_of_one_pair_has_an_interval_that_is_not_narrower_than_welchs() -> None:
@@ -116,6 +120,45 @@ def test_pairs_are_the_clusters_and_repetitions_are_averaged(tmp_path: Path) -> 
     assert overall.p == pytest.approx(expected.ttest_mean()[1])
     assert overall.effect.clusters == 6
     assert "−66.7" in forks_table(analysis).texts[1 + 3][-2]
+
+
+def register(folder: Path, pairs: int, repeat: int, fork_point: str = "message:1") -> None:
+    """Write a plan, with its checksum in all arms."""
+    names = ["control", "drop-message"]
+    factor = PlannedFactor(name="drop-message", levels=names, is_ordered=False)
+    fork = PlannedFork(run="r", fork_point=fork_point)
+    design = Design("fork", [factor], names, repeat, list(map(str, range(pairs))), fork)
+    paths = ExperimentPaths(folder.parent, folder.name)
+    plan = register_plan(paths, design, Hypothesis(), results=0)
+    records.write(paths.plan, plan)
+    for path in folder.glob("*/config.json"):
+        config = json.loads(path.read_text())
+        config["invocations"][0]["plan_sha256"] = plan.sha256
+        path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "repeat", "fork_point", "status", "note"),
+    [
+        (6, 1, "message:1", "planned", "Plan of "),
+        (6, 3, "message:1", "planned", "drop-message, overall: 6 of 18 planned forks in each arm"),
+        # One pair alone has another test.
+        (1, 1, "message:1", "exploratory", "Fisher's exact test of drop-message"),
+        (6, 1, "agent1:2", "exploratory", "No plan: plan.json is not that of the run and the fork"),
+    ],
+)
+def test_which_effects_were_planned(
+    tmp_path: Path, pairs: int, repeat: int, fork_point: str, status: str, note: str
+) -> None:
+    folder = write_forks(tmp_path, {"control": set(range(6)), "drop-message": {0}})
+    register(folder, pairs, repeat, fork_point)
+    (analysis,) = analyse_forks([load_folder(arm) for arm in arm_folders(folder)])
+    marks = {effect.measure: effect.status for effect in analysis.effects}
+    assert marks["overall"] == status
+    assert marks["strict"] == marks["cost"] == "exploratory"
+    table = forks_table(analysis)
+    assert any(note in line for line in table.notes)
+    assert any(line.startswith(f"{status}: ") for line in table.notes)
 
 
 def test_without_control_forks_there_is_no_effect(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Forks of a recorded run: an arm with one intervention and a control arm, several times each.
 
 Each arm is a run in the folder of the forks (`logs/forks-RUN/drop-message-3`), and so is each of
-its repetitions (`drop-message-3@2`). forks.json lists them. Further calls with the same name add
-arms and pairs; a call that was killed is continued by the same command.
+its repetitions (`drop-message-3@2`). forks.json lists them, and plan.json says what is tested
+(`lab.registration`). Further calls with the same name add arms and pairs; a call that was killed is
+continued by the same command.
 """
 
 from __future__ import annotations
@@ -23,10 +24,19 @@ from cooperbench.lab.forks.intervention import Intervention, SwapAgent
 from cooperbench.lab.forks.point import ForkPoint, PointName, find_point
 from cooperbench.lab.forks.recording import read_recorded_pair
 from cooperbench.lab.forks.start import Fork, point_key
+from cooperbench.lab.registration import (
+    Design,
+    Hypothesis,
+    count_results,
+    pair_names,
+    register_plan,
+    with_registration,
+)
 from cooperbench.models import SETTINGS, Pair, agent_slots
 from cooperbench.records import JsonObject
 from cooperbench.records.config import RunRecord
-from cooperbench.records.forks import ForkArm, ForkedPair, ForksRecord
+from cooperbench.records.forks import CONTROL, ForkArm, ForkedPair, ForksRecord
+from cooperbench.records.plan import PlannedFactor, PlannedFork, PlanRecord
 from cooperbench.records.summary import Summary
 from cooperbench.runner.config import RunConfig, make_config
 from cooperbench.runner.display import Display
@@ -51,6 +61,7 @@ class ForkCall:
     intervention: Intervention
     repeat: int
     name: str | None
+    hypothesis: Hypothesis
     options: Mapping[str, object]
     """The keywords of `make_config` that the recorded run does not decide."""
 
@@ -72,6 +83,7 @@ class ForkStudy:
     fork_point: PointName
     points: Mapping[str, ForkPoint]
     arms: tuple[ForkArmPlan, ...]
+    hypothesis: Hypothesis
 
     def make_plans(self) -> dict[str, Plan]:
         """Return the plan of each arm, by the name of the arm."""
@@ -94,13 +106,35 @@ class ForkStudy:
     def run_forks(self, display: Display) -> dict[str, Summary]:
         """Run all arms; return their summaries by the names of the arms."""
         with reserve([self.paths, *(arm.config.paths for arm in self.arms)]):
-            plans = self.check()
-            summaries = run_plans(list(plans.values()), display, on_start=self.save)
+            plans = list(self.check().values())
+            registered = self.register(plans)
+            plans = [with_registration(plan, registered) for plan in plans]
+
+            def save() -> None:
+                """Write plan.json and forks.json, which keeps the arms of earlier calls."""
+                records.write(self.paths.plan, registered)
+                records.write(self.paths.forks, self._merged_record())
+
+            summaries = run_plans(plans, display, on_start=save)
         return {arm.record.name: summaries[arm.config.run_name] for arm in self.arms}
 
-    def save(self) -> None:
-        """Write forks.json; arms and pairs of earlier calls stay in it."""
-        records.write(self.paths.forks, self._merged_record())
+    def register(self, plans: Sequence[Plan]) -> PlanRecord:
+        """Return plan.json for this call, without writing it."""
+        conditions = [arm.record.name for arm in self.arms if arm.record.round == 1]
+        factors = [
+            PlannedFactor(name=name, levels=[CONTROL, name], is_ordered=False)
+            for name in conditions
+            if name != CONTROL
+        ]
+        design = Design(
+            kind="fork",
+            factors=factors,
+            conditions=conditions,
+            repeat=max(arm.record.round for arm in self.arms),
+            pairs=pair_names(plans),
+            fork=PlannedFork(run=self.run.run_name, fork_point=str(self.fork_point)),
+        )
+        return register_plan(self.paths, design, self.hypothesis, count_results(self.paths))
 
     def _merged_record(self) -> ForksRecord:
         record = ForksRecord(
@@ -178,7 +212,7 @@ def make_study(call: ForkCall) -> ForkStudy:
             _make_arm(base_config, name, intervention, points, round_number)
             for intervention in interventions
         ]
-    return ForkStudy(paths, run, fork_point, points, tuple(arms))
+    return ForkStudy(paths, run, fork_point, points, tuple(arms), call.hypothesis)
 
 
 def _recorded_config(call: ForkCall) -> RunConfig:
