@@ -32,6 +32,8 @@ STATUSES: dict[Status, str] = {
 }
 _TEST_TEXTS = {FISHER: "Fisher's exact test of", MEAN_OVER_PAIRS: "mean over pairs of"}
 """Beginnings of the texts of tests; of others, it is the name of the test."""
+_MIN_PAIRS = 30
+"""Number of forked pairs below which the power is rough: its formula is for many pairs."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Registration:
             yield (
                 f"Planned power: {round(100 * power.power)} % for an effect of "
                 f"{100 * power.effect:g} points; {_sample_texts(power).needed} would have 80 %"
+                f"{_caveat(plan)}"
             )
         for amendment in plan.amendments:
             yield _amendment_line(amendment)
@@ -85,8 +88,16 @@ def power_line(plan: PlanRecord) -> str:
     effect = f"an effect of {100 * power.effect:g} points on {plan.primary}"
     return (
         f"Power: {round(100 * power.power)} % for {effect} with {sample.planned}; "
-        f"80 % needs {sample.needed}"
+        f"80 % needs {sample.needed}{_caveat(plan)}"
     )
+
+
+def _caveat(plan: PlanRecord) -> str:
+    """Return a warning if the power of forks of a few pairs is a rough figure."""
+    is_over_pairs = plan.fork is not UNSET and plan.power.repetitions is UNSET
+    if is_over_pairs and plan.power.pairs < _MIN_PAIRS:
+        return f" (rough: fewer than {_MIN_PAIRS} pairs)"
+    return ""
 
 
 def status_lines(statuses: Iterable[str]) -> Iterator[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from importlib import import_module
+from math import comb
 from typing import Any
 
 import pytest
 
 from cooperbench.errors import UserError
 from cooperbench.report.contingency import Stratum, cochran_armitage, mantel_haenszel
+from cooperbench.report.pairs import PairKey
 from cooperbench.report.power import PairedDesign, RepeatedDesign
+from cooperbench.report.statistics import Observation, p_value
 
 # Both libraries take seconds to import: one process of the tests does it.
 pytestmark = pytest.mark.xdist_group("scipy")
@@ -199,6 +202,34 @@ def test_number_of_repetitions_has_the_power() -> None:
     for design in (RepeatedDesign(), RepeatedDesign(0.8, 0.8), RepeatedDesign(0.4, 0.5)):
         needed = design.repetitions_needed()
         assert design.power(needed) >= 0.8 > design.power(needed - 1)
+
+
+def power_over_pairs(pairs: int, effect: float, discordant: float) -> float:
+    """Count all outcomes of pairs that the test of their mean takes for an increase."""
+    increase, decrease = (discordant + effect) / 2, (discordant - effect) / 2
+    power = 0.0
+    for gained in range(pairs + 1):
+        for lost in range(min(gained, pairs - gained + 1)):
+            same = pairs - gained - lost
+            changes = [1.0] * gained + [-1.0] * lost + [0.0] * same
+            observations = [
+                Observation(PairKey(f"pair {index}", 1, (1, 2)), change)
+                for index, change in enumerate(changes)
+            ]
+            p = p_value(observations)
+            if p is not None and p < 0.05:
+                ways = comb(pairs, gained) * comb(pairs - gained, lost)
+                power += ways * increase**gained * decrease**lost * (1 - discordant) ** same
+    return power
+
+
+@pytest.mark.parametrize(("effect", "discordant"), [(0.15, 0.5), (0.3, 0.3), (0.5, 0.7)])
+def test_power_of_few_pairs(effect: float, discordant: float) -> None:
+    """Forks of several pairs with one repetition, whose differences are clustered by pair."""
+    assert power_over_pairs(4, effect, discordant) == 0.0
+    design = PairedDesign(effect, discordant)
+    for pairs in (30, 40):
+        assert power_over_pairs(pairs, effect, discordant) > design.power(pairs) - 0.02
 
 
 def test_impossible_designs() -> None:

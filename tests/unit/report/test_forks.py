@@ -140,13 +140,13 @@ def register(folder: Path, pairs: int, repeat: int, fork_point: str = "message:1
 @pytest.mark.parametrize(
     ("pairs", "repeat", "fork_point", "status", "note"),
     [
-        (6, 1, "message:1", "planned", "Plan of "),
+        (6, 1, "message:1", "planned", "pairs would have 80 % (rough: fewer than 30 pairs)"),
         (6, 3, "message:1", "planned", "drop-message, overall: 6 of 18 planned forks in each arm"),
         # One pair alone has another test.
         (1, 1, "message:1", "exploratory", "Fisher's exact test of drop-message"),
         (6, 1, "agent1:2", "exploratory", "No plan: plan.json is not that of the run and the fork"),
     ],
-)
+)  # fmt: skip
 def test_which_effects_were_planned(
     tmp_path: Path, pairs: int, repeat: int, fork_point: str, status: str, note: str
 ) -> None:
