@@ -106,5 +106,7 @@ def pytest_terminal_summary(
         for line in lines:
             terminalreporter.line(line)
     skipped = [report.nodeid for report in reports if reason_of_skip(report)]
-    if config.cache is not None:
-        config.cache.set("cooperbench/skipped", skipped)
+    # Without the plugin of the cache (`-p no:cacheprovider`), there is no such attribute.
+    cache = getattr(config, "cache", None)
+    if cache is not None:
+        cache.set("cooperbench/skipped", skipped)

@@ -181,7 +181,7 @@ class AgentEnd(NamedTuple):
 
 
 class PairWork(NamedTuple):
-    """What the agents of a pair have done."""
+    """The results of a pair's agents."""
 
     base_commit: str
     agents: list[AgentResult]
@@ -293,7 +293,8 @@ class PairRun:
         files = self.paths.agent(slot.agent_id)
         version = self.agent_code[slot.agent_id].version()
         recorder = Recorder(files, slot, agent=spec.agent, model=spec.model, agent_version=version)
-        list_files = partial(list_changes, self.sandboxes[slot.agent_id], self.git_dir)
+        sandbox = self.sandboxes[slot.agent_id]
+        list_files = partial(list_changes, sandbox, self.git_dir, slot.agent_id)
         exchanges = self.start.open_exchanges(slot.agent_id, files, list_files)
         session = self.make_session(slot, spec, recorder, exchanges)
         self.start.prepare(session)

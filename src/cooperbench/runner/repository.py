@@ -100,13 +100,15 @@ def take_patch_elsewhere(
         return take_patch(spare, git_dir)
 
 
-def list_changes(sandbox: Sandbox, git_dir: str) -> dict[str, str] | None:
+def list_changes(sandbox: Sandbox, git_dir: str, agent_id: str) -> dict[str, str] | None:
     """Return the files that differ from the base commit, each with its mode, blob and status.
 
     It is part of a recording, which must not end the agent: None if the files cannot be listed.
+    Agents that share a sandbox may list the files at the same time.
     """
-    arguments = (REPO_DIR, git_dir, _CHANGES_DIR)
-    argv = ["bash", "-c", sandbox_script("changed_files.sh"), "changes", *arguments]
+    script = sandbox_script("work_tree.sh") + sandbox_script("changed_files.sh")
+    arguments = (REPO_DIR, git_dir, f"{_CHANGES_DIR}/{agent_id}")
+    argv = ["bash", "-c", script, "changed_files", *arguments]
     try:
         result = sandbox.run(argv, timeout_seconds=SNAPSHOT_SECONDS)
     except SandboxError:

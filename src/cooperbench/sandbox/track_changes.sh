@@ -7,8 +7,6 @@
 set -euo pipefail
 repo=$1 base=$2 state=$3 before=${4-} mode=${5-}
 use_work_tree "$repo" "$base" "$state"
-# A call that was killed has left it.
-[ ! -e "$state/index.lock" ] || rm -f "$state/index.lock"
 [ "$before" ] || git read-tree HEAD
 for _ in 1 2 3; do
     status=0

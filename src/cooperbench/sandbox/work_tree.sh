@@ -1,4 +1,5 @@
-# The beginning of scripts that compare the work tree with the base commit (snapshot.sh, track_changes.sh).
+# The beginning of scripts that compare the work tree with the base commit (snapshot.sh, track_changes.sh,
+# changed_files.sh). Calls with the same SCRATCH_DIR must not run at the same time.
 #
 # Git gets an index and an object store of its own: whatever an agent did to REPO/.git (commits, resets, hooks, config,
 # deletion) does not matter. Untracked files count, ignored ones do not.
@@ -10,6 +11,8 @@ use_work_tree() { # REPO BASE_GIT_DIR SCRATCH_DIR
     export GIT_OBJECT_DIRECTORY="$3/objects" GIT_ALTERNATE_OBJECT_DIRECTORIES="$2/objects"
     export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null HOME="$3" LC_ALL=C
     mkdir -p "$3/objects"
+    # A call that was killed may have left it.
+    rm -f "$3/index.lock"
 }
 
 git() {
