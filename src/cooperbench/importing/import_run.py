@@ -166,8 +166,7 @@ def _identify(pair: SourcePair, files: PairFiles) -> _Pair | str:
     """Return a pair with its task, features and setting, or why they are not known."""
     result = files.result or SourceResult()
     headers: list[Transcript] = []
-    is_setting_known = pair.setting is not None or result.setting in SETTINGS
-    if pair.repo is None or not is_setting_known:
+    if _needs_headers(pair, result):
         headers = list(_read_headers(pair.folder))
     repo, task_id, features = pair.repo, pair.task_id, pair.features
     if repo is None:
@@ -181,6 +180,12 @@ def _identify(pair: SourcePair, files: PairFiles) -> _Pair | str:
         return "its files do not say which features it has: not read"
     setting = pair.setting or _setting_of(pair, result, headers)
     return _Pair(setting, repo, task_id, features, pair, files)
+
+
+def _needs_headers(pair: SourcePair, result: SourceResult) -> bool:
+    """Whether neither the path nor result.json says which task or setting a pair has."""
+    is_setting_known = pair.setting is not None or result.setting in SETTINGS
+    return pair.repo is None or not is_setting_known
 
 
 def _only_task(

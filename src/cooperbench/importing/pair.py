@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ _COPIED = ("result.json", "eval.json", "conversation.json", "tasks.json", "task_
 _OPTIONAL = ("error", "git", "team_features", "metrics", "earlier_attempts")
 """Fields of results that are null where nothing is missing."""
 _SUBMITTED = "submitted"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -204,27 +205,24 @@ def _make_result(pair: PairImport, agents: Sequence[_ImportedAgent]) -> PairResu
 
 
 def _make_agent(pair: PairImport, source: SourceResult, agent: _ImportedAgent) -> AgentResult:
-    recorded = _agent_of(source, agent.files, pair.setting)
     transcript = agent.transcript or Transcript()
-    usage = transcript.token_usage
+    recorded = _agent_of(source, agent.files, pair.setting)
+    values = _fill_gaps(recorded, transcript)
     patch = agent.patch or b""
-    status = recorded.status or transcript.status
     return AgentResult(
         agent_id=agent.files.agent_id,
         feature_ids=list(agent.files.feature_ids),
         agent=pair.agent,
         agent_version=None,
         model=transcript.model or pair.model,
-        status=_SUBMITTED if (status or "").lower() == _SUBMITTED else status,
-        error=printable(recorded.error) if recorded.error else None,
-        steps=recorded.steps if recorded.steps is not None else transcript.steps,
-        cost=recorded.cost if recorded.cost is not None else transcript.cost,
+        status=_status_here(values.status),
+        error=printable(values.error) if values.error else None,
+        steps=values.steps,
+        cost=values.cost,
         model_calls=None,
-        prompt_tokens=_first(recorded.input_tokens, usage.prompt_tokens if usage else None),
-        completion_tokens=_first(
-            recorded.output_tokens, usage.completion_tokens if usage else None
-        ),
-        cached_tokens=_first(recorded.cache_read_tokens, None),
+        prompt_tokens=values.input_tokens,
+        completion_tokens=values.output_tokens,
+        cached_tokens=values.cache_read_tokens,
         model_seconds=None,
         unpriced_calls=None,
         sandbox_seconds=None,
@@ -237,20 +235,46 @@ def _make_agent(pair: PairImport, source: SourceResult, agent: _ImportedAgent) -
     )
 
 
-def _first(value: int | None, other: int | None) -> int | None:
+def _fill_gaps(recorded: SourceAgent, transcript: Transcript) -> SourceAgent:
+    """Return what result.json says about an agent, and its transcript where that says nothing."""
+    usage = transcript.token_usage
+    input_tokens, output_tokens = recorded.input_tokens, recorded.output_tokens
+    if usage is not None:
+        input_tokens = _first_known(input_tokens, usage.prompt_tokens)
+        output_tokens = _first_known(output_tokens, usage.completion_tokens)
+    return msgspec.structs.replace(
+        recorded,
+        status=recorded.status or transcript.status,
+        steps=_first_known(recorded.steps, transcript.steps),
+        cost=_first_known(recorded.cost, transcript.cost),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def _first_known(value: _T | None, other: _T | None) -> _T | None:
     return value if value is not None else other
+
+
+def _status_here(status: str | None) -> str | None:
+    """Return a status as our agents report it: frameworks write `Submitted`."""
+    if status is not None and status.lower() == _SUBMITTED:
+        return _SUBMITTED
+    return status
 
 
 def _agent_of(source: SourceResult, files: AgentFiles, setting: Setting) -> SourceAgent:
     """Return the part of result.json about an agent, found by its id or its feature."""
+    agents = source.agents or {}
     if setting == "solo":
-        agents = source.agents or {}
         return source.agent or agents.get("solo") or SourceAgent()
-    for agent in (source.agents or {}).values():
+    for agent in agents.values():
         if agent.feature_id in files.feature_ids:
             return agent
-    same_id = (source.agents or {}).get(files.agent_id)
-    return same_id if same_id is not None and same_id.feature_id is None else SourceAgent()
+    same_id = agents.get(files.agent_id)
+    if same_id is not None and same_id.feature_id is None:
+        return same_id
+    return SourceAgent()
 
 
 def _missing_patches(source: SourceResult, agents: Sequence[_ImportedAgent]) -> str | None:

@@ -122,8 +122,8 @@ def _pair_in(
     has_agent_folders = any(_AGENT_FOLDER.fullmatch(name) for name in folder_names)
     features = _features_of(path.name)
     parts = path.absolute().parts
-    task = _TASK.fullmatch(parts[-2]) if len(parts) > _MIN_PARTS else None
-    if features is None or task is None:
+    task_id = _task_id_of(parts)
+    if features is None or task_id is None:
         return _unnamed_pair(root, path, file_names) if has_agent_files else None
     if not (has_agent_files or has_agent_folders or set(_PAIR_FILES) & set(file_names)):
         return None
@@ -133,16 +133,28 @@ def _pair_in(
         name=path.relative_to(root).as_posix(),
         prefix=_prefix(path.relative_to(root), 4 if setting else 3),
         names=frozenset((*file_names, *folder_names)),
-        layout=_layout_of(setting, is_quick_start=has_agent_folders and not has_agent_files),
+        layout=_layout_of(
+            setting, has_agent_files=has_agent_files, has_agent_folders=has_agent_folders
+        ),
         setting=setting,
         repo=parts[-3],
-        task_id=int(task[1]),
+        task_id=task_id,
         features=features,
     )
 
 
-def _layout_of(setting: Setting | None, *, is_quick_start: bool) -> Layout:
-    if is_quick_start:
+def _task_id_of(parts: Sequence[str]) -> int | None:
+    """Return the task in the path of a pair; None without any."""
+    if len(parts) <= _MIN_PARTS:
+        return None
+    task = _TASK.fullmatch(parts[-2])
+    return None if task is None else int(task[1])
+
+
+def _layout_of(
+    setting: Setting | None, *, has_agent_files: bool, has_agent_folders: bool
+) -> Layout:
+    if has_agent_folders and not has_agent_files:
         return "quick_start"
     return "public" if setting else "public_without_setting"
 
