@@ -21,7 +21,7 @@ class FileChange(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class WorkspaceChange(msgspec.Struct, kw_only=True, frozen=True):
-    """What one snapshot shows that the snapshot before it did not."""
+    """The difference between one snapshot and the one before it."""
 
     time: str
     agents: list[str]

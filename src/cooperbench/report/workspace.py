@@ -1,4 +1,4 @@
-"""What each agent contributed to a shared workspace, and whose work was overwritten by others.
+"""Contributions of each agent to a shared workspace, and whose work was overwritten by others.
 
 The evidence is workspace.json. A change counts as an agent's own if no command of another agent ran
 at the same time; docs/coordination.md defines every number.
@@ -16,7 +16,7 @@ from cooperbench.text import printable
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the commands of one agent changed."""
+    """The changes by the commands of one agent."""
 
     agent_id: str
     own_changes: int
@@ -39,19 +39,20 @@ class Overwrite:
     path: str
     status: str
     """`M` modified or `D` deleted, as git has it."""
-    by: tuple[str, ...]
+    agents: tuple[str, ...]
     """Agents whose commands ran. They do not include any of the next."""
-    of: tuple[str, ...]
+    previous_agents: tuple[str, ...]
     """Agents whose commands ran when the file was changed before."""
     steps: dict[str, int]
-    """The steps of the agents in `by`."""
+    """The steps of `agents`."""
     time: str
 
     @property
     def text(self) -> str:
         """One line for people."""
         verb = "deleted" if self.status == "D" else "changed"
-        return f"{_names(self.by)} {verb} {printable(self.path)} after {_names(self.of)}"
+        previous = _names(self.previous_agents)
+        return f"{_names(self.agents)} {verb} {printable(self.path)} after {previous}"
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,7 @@ def _contribution(
     final_files: Sequence[str],
 ) -> Contribution:
     own = [file for change, file in changes if change.agents == [agent_id]]
-    joint = [change for change, _ in changes if agent_id in change.agents and change.agents[1:]]
-    last_agents = {file.path: change.agents for change, file in changes}
+    joint = [change for change, _ in changes if _is_joint(change, agent_id)]
     return Contribution(
         agent_id=agent_id,
         own_changes=len(own),
@@ -120,8 +120,25 @@ def _contribution(
         files=tuple(dict.fromkeys(file.path for file in own)),
         added=sum(file.added or 0 for file in own),
         removed=sum(file.removed or 0 for file in own),
-        final_files=tuple(path for path in final_files if last_agents.get(path) == [agent_id]),
+        final_files=tuple(_files_left_by(agent_id, changes, final_files)),
     )
+
+
+def _is_joint(change: WorkspaceChange, agent_id: str) -> bool:
+    """Whether an agent may have made a change, but another one too."""
+    return agent_id in change.agents and len(change.agents) > 1
+
+
+def _files_left_by(
+    agent_id: str,
+    changes: Sequence[tuple[WorkspaceChange, FileChange]],
+    final_files: Sequence[str],
+) -> Iterator[str]:
+    """Yield the files of the patch whose last change is an agent's own."""
+    last_agents = {file.path: change.agents for change, file in changes}
+    for path in final_files:
+        if last_agents.get(path) == [agent_id]:
+            yield path
 
 
 def find_overwrites(record: WorkspaceRecord) -> Iterator[Overwrite]:
@@ -134,8 +151,8 @@ def find_overwrites(record: WorkspaceRecord) -> Iterator[Overwrite]:
             yield Overwrite(
                 path=file.path,
                 status=file.status,
-                by=agents,
-                of=before,
+                agents=agents,
+                previous_agents=before,
                 steps=dict(change.steps),
                 time=change.time,
             )

@@ -77,7 +77,7 @@ def test_one_tree_one_patch_one_verdict(tmp_path: Path, capsys: pytest.CaptureFi
     assert contributions["agent1"]["added"] == 4
     assert contributions["agent2"]["final_files"] == ["app.txt", "notes.txt"]
     assert [
-        (change["path"], change["status"], change["by"], change["of"])
+        (change["path"], change["status"], change["agents"], change["previous_agents"])
         for change in workspace["overwrites"]
     ] == [
         ("notes.txt", "M", ["agent2"], ["agent1"]),

@@ -66,9 +66,9 @@ function workspaceRows(workspace) {
     const joint = `${agent.joint_changes} while others ran commands too`;
     return `${agent.agent_id}: ${files}, ${joint}; last in ${count(agent.final_files.length, "file")}`;
   };
-  const overwrite = ({ path, status, by, of }) => {
+  const overwrite = ({ path, status, agents, previous_agents }) => {
     const verb = status === "D" ? "deleted" : "changed";
-    return `${by.join(" or ")} ${verb} ${path} after ${of.join(" or ")}`;
+    return `${agents.join(" or ")} ${verb} ${path} after ${previous_agents.join(" or ")}`;
   };
   const evidence = (texts) => texts.map((text) => ({ message: null, text }));
   return [
