@@ -158,7 +158,6 @@ def _conversation(pair: PairData) -> list[JsonObject]:
 
 def _agent_document(trajectory: Trajectory, session_id: str, agent_id: str) -> atif.Trajectory:
     steps = steps_of(trajectory.steps)
-    usage = trajectory.token_usage
     return atif.Trajectory(
         schema_version=atif.SCHEMA_VERSION,
         session_id=session_id,
@@ -169,19 +168,7 @@ def _agent_document(trajectory: Trajectory, session_id: str, agent_id: str) -> a
             model_name=trajectory.model or None,
         ),
         steps=steps,
-        final_metrics=atif.FinalMetrics(
-            total_prompt_tokens=usage.prompt_tokens if usage else None,
-            total_completion_tokens=usage.completion_tokens if usage else None,
-            total_cached_tokens=usage.cached_tokens if usage else None,
-            total_cost_usd=trajectory.cost,
-            total_steps=len(steps),
-            extra={
-                "model_calls": trajectory.model_calls,
-                "unpriced_calls": trajectory.unpriced_calls,
-                "model_seconds": trajectory.model_seconds,
-                "sandbox_seconds": trajectory.sandbox_seconds,
-            },
-        ),
+        final_metrics=_final_metrics(trajectory, len(steps)),
         extra=atif.AgentExtra(
             agent_id=agent_id,
             feature_ids=trajectory.feature_ids or None,
@@ -190,6 +177,23 @@ def _agent_document(trajectory: Trajectory, session_id: str, agent_id: str) -> a
             start_time=trajectory.start_time or None,
             end_time=trajectory.end_time or None,
         ),
+    )
+
+
+def _final_metrics(trajectory: Trajectory, step_count: int) -> atif.FinalMetrics:
+    usage = trajectory.token_usage
+    return atif.FinalMetrics(
+        total_prompt_tokens=usage.prompt_tokens if usage else None,
+        total_completion_tokens=usage.completion_tokens if usage else None,
+        total_cached_tokens=usage.cached_tokens if usage else None,
+        total_cost_usd=trajectory.cost,
+        total_steps=step_count,
+        extra={
+            "model_calls": trajectory.model_calls,
+            "unpriced_calls": trajectory.unpriced_calls,
+            "model_seconds": trajectory.model_seconds,
+            "sandbox_seconds": trajectory.sandbox_seconds,
+        },
     )
 
 

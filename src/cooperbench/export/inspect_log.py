@@ -24,7 +24,7 @@ from cooperbench.export.json_text import json_text
 from cooperbench.export.junit import failure_lines
 from cooperbench.records import JsonObject
 from cooperbench.records.trajectory import Trajectory, read_trajectory
-from cooperbench.records.usage import sum_if_known
+from cooperbench.records.usage import sum_if_known, total_usage
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds
@@ -104,15 +104,19 @@ def _eval_spec(run: Run) -> log.EvalSpec:
         model=(config.model_name if config else None) or "none",
         config={"epochs": 1},
         packages={"cooperbench": __version__},
-        metadata={
-            "imported": msgspec.to_builtins(run.imported) if run.imported else None,
-            "run": run.name,
-            "settings": list(run.settings),
-            "configuration": config.identity if config else None,
-            "problems": list(run.problems),
-            "mismatches": [mismatch.kind for mismatch in run.mismatches],
-        },
+        metadata=_run_metadata(run),
     )
+
+
+def _run_metadata(run: Run) -> JsonObject:
+    return {
+        "imported": msgspec.to_builtins(run.imported) if run.imported else None,
+        "run": run.name,
+        "settings": list(run.settings),
+        "configuration": run.config.identity if run.config else None,
+        "problems": list(run.problems),
+        "mismatches": [mismatch.kind for mismatch in run.mismatches],
+    }
 
 
 def _results(run: Run) -> log.EvalResults:
@@ -177,14 +181,13 @@ def _model_usage(agents: Iterable[AgentData]) -> dict[str, log.ModelUsage]:
             agents_by_model.setdefault(agent.model, []).append(agent)
     usage = {}
     for model, group in agents_by_model.items():
-        prompt_tokens = sum(agent.prompt_tokens or 0 for agent in group)
-        completion_tokens = sum(agent.completion_tokens or 0 for agent in group)
-        unpriced_calls = sum(agent.record.unpriced_calls or 0 for agent in group)
+        totals = total_usage(agent.record for agent in group)
+        has_price = not totals.unpriced_calls
         usage[model] = _usage(
-            prompt_tokens,
-            completion_tokens,
-            cached_tokens=sum(agent.record.cached_tokens or 0 for agent in group),
-            cost=None if unpriced_calls else sum_if_known(agent.cost for agent in group),
+            totals.prompt_tokens,
+            totals.completion_tokens,
+            cached_tokens=totals.cached_tokens,
+            cost=sum_if_known(agent.cost for agent in group) if has_price else None,
         )
     return usage
 
@@ -416,8 +419,8 @@ def _add_reply(events: _EventList, step: atif.Step, model: str, first_message: i
         log.ToolCall(id=call.tool_call_id, function=call.function_name, arguments=call.arguments)
         for call in step.tool_calls or ()
     ]
-    position = events.add_message("assistant", content, tool_calls=calls or None, model=model)
     metrics = step.metrics or atif.Metrics()
+    position = events.add_message("assistant", content, tool_calls=calls or None, model=model)
     choice = log.Choice(
         message=events.pool[position], stop_reason="tool_calls" if calls else "stop"
     )
@@ -425,12 +428,7 @@ def _add_reply(events: _EventList, step: atif.Step, model: str, first_message: i
         model=model,
         choices=[choice],
         completion=step.message,
-        usage=_usage(
-            metrics.prompt_tokens or 0,
-            metrics.completion_tokens or 0,
-            metrics.cached_tokens or 0,
-            metrics.cost_usd,
-        ),
+        usage=_step_usage(metrics),
         time=(metrics.extra or {}).get("model_seconds"),
     )
     events.add(
@@ -443,6 +441,15 @@ def _add_reply(events: _EventList, step: atif.Step, model: str, first_message: i
         tool_choice="auto",
         config={},
         output=output,
+    )
+
+
+def _step_usage(metrics: atif.Metrics) -> log.ModelUsage:
+    return _usage(
+        metrics.prompt_tokens or 0,
+        metrics.completion_tokens or 0,
+        metrics.cached_tokens or 0,
+        metrics.cost_usd,
     )
 
 

@@ -74,14 +74,22 @@ def _test_case(run: Run, pair: PairData) -> ET.Element:
     elif pair.state == "failed" and pair.loss:
         failure = ET.SubElement(case, "failure", type=pair.loss, message=LOSSES[pair.loss].sentence)
         failure.text = xml_text("\n".join(failure_lines(pair)))
-    remarks = [f"suspicious: {text}" for text in pair.suspicious_texts]
-    remarks += [f"review note: {text}" for text in pair.review_note_texts]
-    remarks += [f"mismatch: {kind}" for kind in mismatch_kinds(run.mismatches, run.name, pair)]
-    if pair.unsound:
-        remarks.insert(0, f"unsound: {pair.unsound_text}")
+    remarks = list(_remarks(run, pair))
     if remarks:
         ET.SubElement(case, "system-out").text = xml_text("\n".join(remarks))
     return case
+
+
+def _remarks(run: Run, pair: PairData) -> Iterator[str]:
+    """Yield what readers of a verdict should know, one line each."""
+    if pair.unsound:
+        yield f"unsound: {pair.unsound_text}"
+    for text in pair.suspicious_texts:
+        yield f"suspicious: {text}"
+    for text in pair.review_note_texts:
+        yield f"review note: {text}"
+    for kind in mismatch_kinds(run.mismatches, run.name, pair):
+        yield f"mismatch: {kind}"
 
 
 def failure_lines(pair: PairData) -> Iterator[str]:

@@ -226,12 +226,6 @@ def _make_entry(
     pairs: Sequence[SubmittedPair],
     method: Method,
 ) -> Entry:
-    configuration = {
-        name: str(value)
-        for name, value in submission.configuration.items()
-        if value is not None and name not in _HIDDEN_CONFIGURATION
-    }
-    versions = ", ".join(submission.versions)
     setting = _setting_of(pairs)
     return Entry(
         file=file,
@@ -239,15 +233,28 @@ def _make_entry(
         model=str(submission.configuration.get("model_name") or "not known"),
         agent=str(submission.configuration.get("agent") or "not known"),
         basis="itself" if verified.run is None else "logs",
-        imported=submission.options is not None and submission.options.imported is not None,
+        imported=_is_imported(submission),
         pairs=len(pairs),
         evaluated=len([pair for pair in pairs if pair.state in EVALUATED]),
         rates={name: _rate(pairs, name, method) for name in applicable_verdicts(setting)},
         cost=sum_if_known(pair.cost for pair in pairs),
         unpriced_calls=sum(pair.unpriced_calls or 0 for pair in pairs),
-        configuration=configuration | {"versions": versions},
+        configuration=_shown_configuration(submission),
         unchecked=tuple(_unchecked(verified, pairs)),
     )
+
+
+def _is_imported(submission: Submission) -> bool:
+    return submission.options is not None and submission.options.imported is not None
+
+
+def _shown_configuration(submission: Submission) -> dict[str, str]:
+    """Return the known parts of the configuration that have no column, and the versions."""
+    shown_texts = {}
+    for name, value in submission.configuration.items():
+        if value is not None and name not in _HIDDEN_CONFIGURATION:
+            shown_texts[name] = str(value)
+    return shown_texts | {"versions": ", ".join(submission.versions)}
 
 
 def _setting_of(pairs: Sequence[SubmittedPair]) -> Setting:

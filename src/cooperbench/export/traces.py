@@ -26,7 +26,7 @@ from cooperbench.export.trace_spans import (
     nanoseconds,
 )
 from cooperbench.records import JsonObject
-from cooperbench.records.trajectory import TokenUsage, Trajectory, read_trajectory
+from cooperbench.records.trajectory import Trajectory, read_trajectory
 from cooperbench.report.loading import Run
 from cooperbench.report.mismatch import mismatch_kinds
 from cooperbench.report.pairs import PairData, SentMessage, verdict_meaning
@@ -128,36 +128,6 @@ class _TraceBuilder:
         has_ended = self.pair.paths.agent(agent_id).trajectory.is_file()
         agent = _AgentSpans(self, agent_id, trajectory)
         agent.add_steps(has_ended=has_ended)
-        model = trajectory.model or ""
-        attributes: Attributes = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.id": agent_id,
-            "gen_ai.agent.name": trajectory.agent or "unknown",
-            "gen_ai.conversation.id": self.session,
-            "cooperbench.features": list(trajectory.feature_ids),
-        }
-        usage = trajectory.token_usage or TokenUsage()
-        has_usage = trajectory.token_usage is not None
-        known_values = {
-            "gen_ai.usage.input_tokens": usage.prompt_tokens if has_usage else None,
-            "gen_ai.usage.output_tokens": usage.completion_tokens if has_usage else None,
-            "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens if has_usage else None,
-            "cooperbench.status": trajectory.status,
-            "cooperbench.cost_usd": trajectory.cost,
-            "cooperbench.model_calls": trajectory.model_calls,
-            "cooperbench.unpriced_calls": trajectory.unpriced_calls,
-            "cooperbench.model_seconds": trajectory.model_seconds,
-            "cooperbench.sandbox_seconds": trajectory.sandbox_seconds,
-        }
-        _add_known(attributes, known_values)
-        if trajectory.agent_version:
-            attributes["gen_ai.agent.version"] = trajectory.agent_version
-        if model:
-            attributes["gen_ai.provider.name"] = provider_name(model)
-            attributes["gen_ai.request.model"] = model
-        for data in self.pair.agents:
-            if data.agent_id == agent_id and data.success is not None:
-                attributes["cooperbench.success"] = data.success
         span = TraceSpan(
             trace_id=self.trace_id,
             span_id=agent.span_id,
@@ -165,12 +135,44 @@ class _TraceBuilder:
             name=f"invoke_agent {trajectory.agent}",
             start_ns=agent.start_ns,
             end_ns=agent.end_ns,
-            attributes=attributes,
+            attributes=self._agent_attributes(agent_id, trajectory),
             events=agent.events,
             error=trajectory.error,
             is_complete=has_ended,
         )
         self.spans.append(span)
+
+    def _agent_attributes(self, agent_id: str, trajectory: Trajectory) -> Attributes:
+        attributes: Attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.id": agent_id,
+            "gen_ai.agent.name": trajectory.agent or "unknown",
+            "gen_ai.conversation.id": self.session,
+            "cooperbench.features": list(trajectory.feature_ids),
+        }
+        usage = trajectory.token_usage
+        if usage is not None:
+            attributes["gen_ai.usage.input_tokens"] = usage.prompt_tokens
+            attributes["gen_ai.usage.output_tokens"] = usage.completion_tokens
+            attributes["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
+        values = {
+            "cooperbench.status": trajectory.status,
+            "cooperbench.cost_usd": trajectory.cost,
+            "cooperbench.model_calls": trajectory.model_calls,
+            "cooperbench.unpriced_calls": trajectory.unpriced_calls,
+            "cooperbench.model_seconds": trajectory.model_seconds,
+            "cooperbench.sandbox_seconds": trajectory.sandbox_seconds,
+        }
+        _add_known(attributes, values)
+        if trajectory.agent_version:
+            attributes["gen_ai.agent.version"] = trajectory.agent_version
+        if trajectory.model:
+            attributes["gen_ai.provider.name"] = provider_name(trajectory.model)
+            attributes["gen_ai.request.model"] = trajectory.model
+        for data in self.pair.agents:
+            if data.agent_id == agent_id and data.success is not None:
+                attributes["cooperbench.success"] = data.success
+        return attributes
 
     def _add_messages(self) -> None:
         """Add a span for each message, from when it was sent to when it was delivered."""

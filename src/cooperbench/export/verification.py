@@ -15,6 +15,7 @@ from cooperbench.errors import UserError
 from cooperbench.export.submission import (
     PairOptions,
     Submission,
+    SubmittedPair,
     canonical,
     checksum_of,
     history_checksums,
@@ -123,13 +124,17 @@ def _contradictions(submission: Submission) -> Iterator[str]:
     if len(names) != len(submission.pairs):
         yield "pairs lists a pair more than once"
     for pair in submission.pairs:
-        if not pair.is_consistent:
-            yield f"{pair.name}: its verdicts do not match the state {_shorten(pair.state)}"
-        if pair.options is not None and _hides_unconfirmed_successes(pair.options):
-            yield f"{pair.name}: it has unconfirmed successes and does not say so"
+        yield from _pair_contradictions(pair)
     affected = [pair for pair in submission.pairs if pair.options and pair.options.mismatches]
     if affected and submission.options and not submission.options.mismatches:
         yield "its pairs have mismatches, its options do not list them"
+
+
+def _pair_contradictions(pair: SubmittedPair) -> Iterator[str]:
+    if not pair.is_consistent:
+        yield f"{pair.name}: its verdicts do not match the state {_shorten(pair.state)}"
+    if pair.options is not None and _hides_unconfirmed_successes(pair.options):
+        yield f"{pair.name}: it has unconfirmed successes and does not say so"
 
 
 def _hides_unconfirmed_successes(options: PairOptions) -> bool:
