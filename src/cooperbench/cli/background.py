@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cooperbench import records
 from cooperbench.cli.arguments import add_json_argument, add_logs_argument, print_line, print_result
 from cooperbench.errors import UserError
+from cooperbench.records import JsonObject
 from cooperbench.records.config import imported_from
 from cooperbench.records.jobs import JobsRecord
 from cooperbench.records.summary import Summary
@@ -107,10 +108,7 @@ def status(args: argparse.Namespace) -> int:
         "driver": holder,
         "imported": imported,
         "pairs": states,
-        RUNNING: [
-            {"pair": pair.pair, "agents": [agent._asdict() for agent in pair.agents]}
-            for pair in running
-        ],
+        RUNNING: [_running_content(pair) for pair in running],
         "jobs": jobs,
         "spent": spent,
     }
@@ -124,6 +122,10 @@ def status(args: argparse.Namespace) -> int:
     lines.append(f"spent: {dollars_text(spent)}")
     print_result(args, content, lines)
     return 0
+
+
+def _running_content(pair: _RunningPair) -> JsonObject:
+    return {"pair": pair.pair, "agents": [agent._asdict() for agent in pair.agents]}
 
 
 def _process_text(

@@ -7,7 +7,7 @@ import shlex
 import sys
 import webbrowser
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +40,11 @@ from cooperbench.report.pairs import PUBLIC_VERDICT, VERDICTS
 from cooperbench.report.paper.folder import check_paper_folder, write_paper
 from cooperbench.report.paper.markdown import PaperCommands
 from cooperbench.report.paper.tables import PaperData
-from cooperbench.report.recorded import compare_with_recorded, recorded_tables
+from cooperbench.report.recorded import (
+    RecordedComparison,
+    compare_with_recorded,
+    recorded_tables,
+)
 from cooperbench.report.registration import Registration
 from cooperbench.report.studies import Study, analyse_studies
 from cooperbench.report.study_table import study_tables
@@ -312,8 +316,7 @@ def compare(args: argparse.Namespace) -> int:
         return _compare_with_recorded(selected, args)
     loading.check_same_dataset([run for run, _ in selected], anyway=args.anyway)
     if args.sound_only:
-        sound = loading.sound_only([run for run, _ in selected])
-        selected = [(run, setting) for run, (_, setting) in zip(sound, selected, strict=True)]
+        selected = _leave_out_unsound(selected)
     comparisons = []
     for first, second in sides_to_compare(selected):
         comparison = compare_sides(first, second, args.verdict, args.interval)
@@ -324,12 +327,23 @@ def compare(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     dropped = _dropped(comparisons, args.max_drop)
     for comparison in dropped:
-        change = (
-            f"{comparison.verdict} dropped by {comparison.drop:.3f}"
-            f" from {comparison.first} to {comparison.second}"
-        )
-        arguments.print_note(f"cooperbench: {change}, more than {args.max_drop:g}")
+        _print_drop(comparison, args.max_drop)
     return EXIT_DROPPED if dropped else 0
+
+
+def _leave_out_unsound(
+    selected: Sequence[tuple[loading.Run, Setting | None]],
+) -> list[tuple[loading.Run, Setting | None]]:
+    sound = loading.sound_only([run for run, _ in selected])
+    return [(run, setting) for run, (_, setting) in zip(sound, selected, strict=True)]
+
+
+def _print_drop(comparison: Comparison, max_drop: float) -> None:
+    change = (
+        f"{comparison.verdict} dropped by {comparison.drop:.3f}"
+        f" from {comparison.first} to {comparison.second}"
+    )
+    arguments.print_note(f"cooperbench: {change}, more than {max_drop:g}")
 
 
 def _compare_with_recorded(
@@ -338,10 +352,7 @@ def _compare_with_recorded(
     """Print where our verdicts differ from those that came with imported runs."""
     if args.max_drop is not None:
         raise UserError("--max-drop compares two runs: leave out --with-recorded")
-    comparisons = []
-    for run, setting in selected:
-        sides = [side for side in loading.sides_of([run]) if setting in (None, side.setting)]
-        comparisons += [compare_with_recorded(side) for side in sides]
+    comparisons = list(_recorded_comparisons(selected))
     if not any(comparison.pairs for comparison in comparisons):
         names = ", ".join(run.name for run, _ in selected)
         raise UserError(
@@ -355,6 +366,15 @@ def _compare_with_recorded(
     mismatches = all_mismatches([run for run, _ in selected])
     print_tables(mismatch_tables(mismatches))
     return 0
+
+
+def _recorded_comparisons(
+    selected: Sequence[tuple[loading.Run, Setting | None]],
+) -> Iterator[RecordedComparison]:
+    for run, setting in selected:
+        for side in loading.sides_of([run]):
+            if setting in (None, side.setting):
+                yield compare_with_recorded(side)
 
 
 def _dropped(comparisons: Sequence[Comparison], max_drop: float | None) -> list[Comparison]:

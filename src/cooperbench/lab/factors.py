@@ -162,19 +162,29 @@ def _make_factor(config: RunConfig, name: str, values: Sequence[Any]) -> Factor:
         raise UserError(f"no factor {name!r}; available: {names_for_error(FACTOR_KINDS, name)}")
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise UserError(f"the levels of {name} are {values!r}; they must be a list")
+    _check_varies(config, name, kind)
+    levels = [_make_level(name, kind, value) for value in values]
+    _check_levels(name, levels)
+    return Factor(name, tuple(levels), kind.options)
+
+
+def _check_varies(config: RunConfig, name: str, kind: FactorKind) -> None:
+    """Raise UserError for a factor that cannot vary in this setting, or with these features."""
     if config.setting == "solo" and (kind.needs_messages or name == "agents"):
         raise UserError(f"setting solo has one agent, so {name} cannot vary: use coop or team")
     if name == "agents" and config.features is None and config.group_sizes is None:
         raise UserError(
             "--agents as a factor needs the features that they share: -f 1,2,3,4 or --group-size 4"
         )
-    factor_levels = [_make_level(name, kind, value) for value in values]
-    for index, level in enumerate(factor_levels):
-        if level.changes in [earlier.changes for earlier in factor_levels[:index]]:
+
+
+def _check_levels(name: str, levels: Sequence[Level]) -> None:
+    """Raise UserError unless there are at least two levels, all different."""
+    for index, level in enumerate(levels):
+        if level.changes in [earlier.changes for earlier in levels[:index]]:
             raise UserError(f"--{name} has the level {printable(level.name)} twice")
-    if len(factor_levels) < 2:
-        raise UserError(f"--{name} has {len(factor_levels)} level; a factor needs at least two")
-    return Factor(name, tuple(factor_levels), kind.options)
+    if len(levels) < 2:
+        raise UserError(f"--{name} has {len(levels)} level; a factor needs at least two")
 
 
 def _make_level(name: str, kind: FactorKind, value: Any) -> Level:

@@ -387,15 +387,11 @@ def measure_run(
     ended = [pair for pair in together if pair.state in ENDED]
     measured = tuple((pair.key, measure(pair)) for pair in ended)
     losses = [pair.loss for pair in together]
-    has_workspace = any(coordination.workspace for _, coordination in measured)
-    definitions = [
-        definition for definition in MEASURES if has_workspace or not definition.needs_workspace
-    ]
     return RunCoordination(
         n=len(measured),
         skipped=len(together) - len(measured),
         clusters=len({cluster_of(key) for key, _ in measured}),
-        measures=tuple(_estimate_measure(definition, measured) for definition in definitions),
+        measures=tuple(_estimate_measures(measured)),
         loss={loss: losses.count(loss) for loss in LOSSES},
         conflicts=_count_conflicts(ended),
         problems=tuple(_run_problems(measured)),
@@ -415,6 +411,14 @@ def _count_conflicts(pairs: Sequence[PairData]) -> dict[str, int]:
         task = f"{pair.key.repo}/task{pair.key.task_id}"
         conflicts.update(f"{task} {path}" for path in pair.conflicting_files)
     return dict(conflicts.most_common())
+
+
+def _estimate_measures(measured: Sequence[tuple[PairKey, Coordination]]) -> Iterator[Measure]:
+    """Yield all measures; those of shared workspaces only if a pair has one."""
+    has_workspace = any(coordination.workspace for _, coordination in measured)
+    for definition in MEASURES:
+        if has_workspace or not definition.needs_workspace:
+            yield _estimate_measure(definition, measured)
 
 
 def _estimate_measure(

@@ -27,6 +27,7 @@ MIN_FILLED_BUCKETS = 3
 _ALL = "all"
 """Configuration of the curve over all configurations."""
 
+Unit = Literal["agents", "features"]
 Outcomes = Mapping[str, Sequence[Observation]]
 """Verdicts by configuration. A pair that was run several times has several."""
 
@@ -268,7 +269,7 @@ class AgentCurve:
     points: tuple[CurvePoint, ...]
     left_out: int
     """Number of evaluated groups that are not nested with groups of all other sizes."""
-    unit: Literal["agents", "features"]
+    unit: Unit
     """What `agents` of the points counts."""
 
 
@@ -322,12 +323,19 @@ def agent_curve(runs: Sequence[Run], setting: Setting, method: Method) -> AgentC
         )
         points.append(point)
     names = tuple(run.name for run in runs)
-    # Runs of one configuration have the same number of agents, if one is given.
-    is_given = any(pair.agent_count is not None for pair in runs[0].of(setting))
-    unit: Literal["agents", "features"] = "agents"
-    if setting == "solo" or is_given:
-        unit = "features"
+    unit = _unit_of(runs[0], setting)
     return AgentCurve(names, setting, tuple(points), len(overall) - len(used), unit)
+
+
+def _unit_of(run: Run, setting: Setting) -> Unit:
+    """Return what the sizes of groups count.
+
+    Runs of one configuration have the same number of agents, if one is given.
+    """
+    is_given = any(pair.agent_count is not None for pair in run.of(setting))
+    if setting == "solo" or is_given:
+        return "features"
+    return "agents"
 
 
 def _means_by_verdict(runs: Sequence[Run], setting: Setting) -> dict[str, dict[PairKey, float]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cooperbench.models import Setting
 from cooperbench.report import Method
 from cooperbench.report.loading import Run, sides_of
-from cooperbench.report.pairs import EVALUATED
+from cooperbench.report.pairs import EVALUATED, PairData
 from cooperbench.report.statistics import Estimate, observe_verdict, rate
 
 MERGE_STATUSES = ("clean", "identical", "conflict", "missing_input")
@@ -39,9 +39,7 @@ def merge_rows(runs: Sequence[Run], method: Method = "clustered") -> list[MergeR
         if side.setting == "solo" or not pairs:
             continue
         counts = Counter(pair.merge_status for pair in pairs)
-        union_merges = [
-            pair for pair in pairs if pair.merge_status == "conflict" and pair.verdicts["merged"]
-        ]
+        union_merges = [pair for pair in pairs if _passes_as_union(pair)]
         rows.append(
             MergeRow(
                 run=side.run.name,
@@ -53,3 +51,8 @@ def merge_rows(runs: Sequence[Run], method: Method = "clustered") -> list[MergeR
             )
         )
     return rows
+
+
+def _passes_as_union(pair: PairData) -> bool:
+    """Whether the tests passed on a union merge, after a conflict."""
+    return pair.merge_status == "conflict" and bool(pair.verdicts["merged"])

@@ -121,19 +121,19 @@ def _pair_row(run: Run, pair: PairData) -> Row:
         row["completion_tokens"] = count_if_known(agent.completion_tokens for agent in pair.agents)
         row["duration_seconds"] = pair.duration_seconds
     for number, agent in enumerate(pair.agents, 1):
-        for name, value in _agent_values(agent).items():
-            row[f"agent{number}_{name}"] = value
+        row.update(_agent_values(agent, number))
     return row
 
 
-def _agent_values(agent: AgentData) -> Row:
+def _agent_values(agent: AgentData, number: int) -> Row:
+    prefix = f"agent{number}"
     return {
-        "agent": agent.agent,
-        "model": agent.model,
-        "status": agent.status,
-        "success": agent.success,
-        "cost": agent.cost,
-        "steps": agent.steps,
+        f"{prefix}_agent": agent.agent,
+        f"{prefix}_model": agent.model,
+        f"{prefix}_status": agent.status,
+        f"{prefix}_success": agent.success,
+        f"{prefix}_cost": agent.cost,
+        f"{prefix}_steps": agent.steps,
     }
 
 

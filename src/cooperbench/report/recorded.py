@@ -93,16 +93,21 @@ def _reasons(pair: PairData, verdict: RecordedVerdict) -> Iterator[str]:
     if evaluation is None or pair.state not in EVALUATED:
         yield f"{pair.state}: {shorten(pair.error or 'no verdict of ours', _MAX_ERROR_CHARACTERS)}"
         return
-    overall, public = pair.verdicts["overall"], pair.public_success
-    if public is None:
-        if verdict.passed != overall:
-            yield "merged_public is missing, `eval --force` adds it"
-    elif public != overall:
-        yield f"the rule: {explain_rules(pair)}"
-    expected = overall if public is None or verdict.rule == "quick_start" else public
+    yield from _rule_reasons(pair, verdict)
+    is_our_rule = pair.public_success is None or verdict.rule == "quick_start"
+    expected = pair.verdicts["overall"] if is_our_rule else pair.public_success
     if verdict.passed != expected:
         reasons = list(_other_reasons(evaluation, verdict))
         yield from reasons or ["the recorded file does not say why"]
+
+
+def _rule_reasons(pair: PairData, verdict: RecordedVerdict) -> Iterator[str]:
+    """Yield why our overall verdict differs from the public rule on the same test runs."""
+    overall, public = pair.verdicts["overall"], pair.public_success
+    if public is None and verdict.passed != overall:
+        yield "merged_public is missing, `eval --force` adds it"
+    if public is not None and public != overall:
+        yield f"the rule: {explain_rules(pair)}"
 
 
 def _other_reasons(evaluation: Evaluation, verdict: RecordedVerdict) -> Iterator[str]:

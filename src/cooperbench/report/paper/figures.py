@@ -86,13 +86,9 @@ def _encode(figure: Figure, extension: str) -> bytes:
 def _figures(data: PaperData) -> Iterator[tuple[str, str, Figure]]:
     rated = [row for _, row in data.rate_rows if row.rates["overall"].n]
     yield "success", "Overall success with 95 % intervals", _success_figure(data, rated)
-    deficits = [entry for entry in data.analysis.coordination_deficits if entry.n]
+    deficits = _deficit_rows(data)
     if deficits:
-        rows = [
-            (_label(data, entry.second, bool(entry.affected)), entry.coordination_deficit)
-            for entry in deficits
-        ]
-        yield "deficit", "Coordination deficit with 95 % intervals", _deficit_figure(rows)
+        yield "deficit", "Coordination deficit with 95 % intervals", _deficit_figure(deficits)
     losses = {name: run.loss for name, run in data.coordination.items() if sum(run.loss.values())}
     if losses:
         labels = [_label(data, name, data.is_affected([name])) for name in losses]
@@ -101,6 +97,16 @@ def _figures(data: PaperData) -> Iterator[tuple[str, str, Figure]]:
         yield "agents", "Overall success over the number of agents", _agents_figure(data)
     for number, curve in enumerate(data.analysis.workload_curves, 1):
         yield f"workload-{number}", "Success at constant workload", _workload_figure(data, curve)
+
+
+def _deficit_rows(data: PaperData) -> list[tuple[str, Estimate | None]]:
+    """Return label and deficit of each side that has pairs in common with solo."""
+    rows = []
+    for entry in data.analysis.coordination_deficits:
+        if entry.n:
+            label = _label(data, entry.second, bool(entry.affected))
+            rows.append((label, entry.coordination_deficit))
+    return rows
 
 
 def _new_figure(height: float) -> tuple[Figure, Axes]:
