@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from cooperbench import records
 from cooperbench.cli import arguments
-from cooperbench.cli.run import display_for, exit_status
+from cooperbench.cli.run import add_dry_run_argument, display_for, exit_status
 from cooperbench.cli.study import add_plan_arguments
 from cooperbench.errors import UserError
 from cooperbench.lab.forks.intervention import (
@@ -100,9 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_dataset_argument(parser)
     for name in _RUN_OPTIONS:
         arguments.add_option(options, name)
-    options.add_argument(
-        "--dry-run", action="store_true", help="check everything and print what would be run"
-    )
+    add_dry_run_argument(options)
     options.add_argument(
         "--json",
         action="store_true",

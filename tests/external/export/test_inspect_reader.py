@@ -14,7 +14,7 @@ from cooperbench.importing.import_run import import_run
 from cooperbench.report.analysis import rate_rows
 from cooperbench.report.loading import load_run
 from tests.support.importing.public_run import MODEL, PublicPair, write_config, write_pair
-from tests.support.report.factory import TALK, Kind, write_run
+from tests.support.report.factory import TALK, Kind, make_hostile, write_run
 from tests.support.venvs import python_with
 
 READER = Path(__file__).parent / "read_inspect_log.py"
@@ -79,13 +79,7 @@ def test_inspect_reads_transcripts_messages_scores_and_costs(tmp_path: Path) -> 
 def test_inspect_reads_a_run_that_was_killed_and_hostile_texts(tmp_path: Path) -> None:
     paths = write_run(tmp_path, "r", {"x_task": {7: [(1, 2)]}}, "passed")
     write_run(tmp_path, "r", {"x_task": {8: [(1, 2)]}}, "killed")
-    trajectory = paths.pair_named("coop", "x_task", 7, (1, 2)).agent("agent1").trajectory
-    content = json.loads(trajectory.read_text())
-    content["steps"][1]["args"]["content"] = "\ud800 <script>"
-    content["steps"][1]["timestamp"] = "yesterday"
-    content["steps"][2]["args"]["command"] = float("nan")
-    content["start_time"] = ""
-    trajectory.write_text(json.dumps(content))
+    make_hostile(paths.pair_named("coop", "x_task", 7, (1, 2)).agent("agent1").trajectory)
     target = tmp_path / "r.eval"
     export_run(load_run(tmp_path, "r"), "inspect", target)
     samples = read(target)["samples"]

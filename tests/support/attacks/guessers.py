@@ -40,17 +40,23 @@ def find_copies(content: bytes, name: bytes, descriptions: bytes = b"") -> tuple
     return copies, [match[1].decode() for match in matches]
 
 
+def common_ends(texts: Sequence[Sequence[bytes]]) -> tuple[int, int]:
+    """Return how many tokens all texts have in common at their beginning, and at their end."""
+    length = min(map(len, texts))
+    start = 0
+    while start < length and len({text[start] for text in texts}) == 1:
+        start += 1
+    end = 0
+    while end < length - start and len({text[-1 - end] for text in texts}) == 1:
+        end += 1
+    return start, end
+
+
 def _differences(bodies: Sequence[bytes]) -> list[bytes]:
     """Return the tokens between what all texts begin with and what all of them end with."""
     texts = [_TOKEN.findall(body) for body in bodies]
-    length = min(map(len, texts))
-    first = 0
-    while first < length and len({text[first] for text in texts}) == 1:
-        first += 1
-    last = 0
-    while last < length - first and len({text[-1 - last] for text in texts}) == 1:
-        last += 1
-    return [b"".join(text[first : len(text) - last]) for text in texts]
+    start, end = common_ends(texts)
+    return [b"".join(text[start : len(text) - end]) for text in texts]
 
 
 def _uses(copies: Copies) -> list[int]:

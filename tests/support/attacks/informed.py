@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cooperbench.eval.canaries.languages import read_test_file
 from cooperbench.eval.canaries.vocabulary import words_in
+from tests.support.attacks.guessers import common_ends
 
 if TYPE_CHECKING:
     from cooperbench.eval.canaries import Suite
@@ -77,24 +78,12 @@ def _groups_of(texts: Mapping[str, bytes], suite: Suite) -> Iterator[Group]:
 
 
 def _distance(first: Sequence[bytes], second: Sequence[bytes]) -> int:
-    start, end = _common_ends([first, second])
+    start, end = common_ends([first, second])
     return max(len(first), len(second)) - start - end
 
 
-def _common_ends(texts: Sequence[Sequence[bytes]]) -> tuple[int, int]:
-    """Return how many tokens all texts have in common at their beginning, and at their end."""
-    length = min(map(len, texts))
-    start = 0
-    while start < length and len({text[start] for text in texts}) == 1:
-        start += 1
-    end = 0
-    while end < length - start and len({text[-1 - end] for text in texts}) == 1:
-        end += 1
-    return start, end
-
-
 def _make_group(test: str, assertion: int, copies: Sequence[Sequence[bytes]]) -> Group:
-    start, end = _common_ends(copies)
+    start, end = common_ends(copies)
     values = tuple(b"".join(copy[start : len(copy) - end]) for copy in copies)
     last = copies[0][len(copies[0]) - end :]
     return Group(test, assertion, values, b"".join(copies[0][:start]), b"".join(last))

@@ -568,6 +568,17 @@ def _totals(features: Sequence[int], *, success: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def make_hostile(trajectory: Path) -> None:
+    """Put values into a trajectory.json that JSON, protobuf or readers of times do not accept."""
+    content = json.loads(trajectory.read_text())
+    content["steps"][1]["args"]["content"] = "\ud800 <script>"
+    content["steps"][1]["timestamp"] = "yesterday"
+    content["steps"][2]["args"]["command"] = float("nan")
+    content["start_time"] = ""
+    content["status"] = "\udfff"
+    trajectory.write_text(json.dumps(content))
+
+
 def _time(seconds: float) -> str:
     moment = START + timedelta(seconds=seconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

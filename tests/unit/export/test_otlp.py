@@ -15,7 +15,7 @@ from cooperbench.errors import UserError
 from cooperbench.export.otlp import endpoint_of
 from cooperbench.report.loading import load_run
 from tests.support.collector import ReceivedSpan, collector, spans_of
-from tests.support.report.factory import Kind, layout, share, write_run
+from tests.support.report.factory import Kind, layout, make_hostile, share, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,14 +70,7 @@ def test_each_line_is_a_trace_and_the_collector_gets_the_same_spans(tmp_path: Pa
 
 def test_export_is_deterministic_and_survives_hostile_texts(tmp_path: Path) -> None:
     paths = write_run(tmp_path, "r", {"x_task": {7: [(1, 2)]}})
-    trajectory = paths.pair_named("coop", "x_task", 7, (1, 2)).agent("agent1").trajectory
-    content = json.loads(trajectory.read_text())
-    content["steps"][1]["args"]["content"] = "\ud800 <script>"
-    content["steps"][1]["timestamp"] = "yesterday"
-    content["steps"][2]["args"]["command"] = float("nan")
-    content["start_time"] = ""
-    content["status"] = "\udfff"
-    trajectory.write_text(json.dumps(content))
+    make_hostile(paths.pair_named("coop", "x_task", 7, (1, 2)).agent("agent1").trajectory)
     written = []
     for name in ("first", "second"):
         assert export(tmp_path, "-o", str(tmp_path / name)) == 0
