@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import itemgetter
 
 from cooperbench.importing.source_files import SourceMessage
 from cooperbench.importing.transcript import SentText, Transcript
@@ -101,14 +103,18 @@ def _add_received(entries: list[_Entry], recipient: str, received: SentText) -> 
 
 def _sorted(entries: list[_Entry]) -> list[_Entry]:
     """Return the messages by time, if all times can be compared: all have a zone, or none has."""
-    zones = set()
+    timed: list[tuple[datetime, _Entry]] = []
+    have_zone = set()
     for entry in entries:
-        if entry.timestamp is None or parse_time(entry.timestamp) is None:
+        time = parse_time(entry.timestamp)
+        if entry.timestamp is None or time is None:
             return entries
-        zones.add(entry.timestamp.endswith("Z") or "+" in entry.timestamp)
-    if len(zones) > 1:
+        have_zone.add(datetime.fromisoformat(entry.timestamp).tzinfo is not None)
+        timed.append((time, entry))
+    if len(have_zone) > 1:
         return entries
-    return sorted(entries, key=lambda entry: str(parse_time(entry.timestamp)))
+    timed.sort(key=itemgetter(0))
+    return [entry for _, entry in timed]
 
 
 def _make_message(

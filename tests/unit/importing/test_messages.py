@@ -60,6 +60,13 @@ def test_times_of_unknown_zones_are_not_compared() -> None:
     assert [message.text for message in numbered] == ["earlier", "later"]
 
 
+def test_times_of_known_zones_are_compared() -> None:
+    west, east = "2025-11-03T09:30:00-05:00", "2025-11-03T15:00:00+01:00"
+    received = [entry("agent1", "earlier", 1, east)]
+    numbered = messages([recorded("later", west)], agent2=Transcript(received=received))
+    assert [message.text for message in numbered] == ["earlier", "later"]
+
+
 def test_nothing_is_known_about_messages() -> None:
     assert make_conversation(None, {}, FEATURES) is None
     assert messages(None, agent1=Transcript()) == []
