@@ -303,6 +303,7 @@ def _make_run_record(
 ) -> RunRecord:
     """Return config.json: what the source says, and null for all other choices."""
     results = [pair.files.result or SourceResult() for pair in pairs]
+    frameworks = [result.agent_framework for result in results]
     layouts = sorted({pair.source.layout for pair in pairs})
     requested = {}
     for pair in pairs:
@@ -313,7 +314,7 @@ def _make_run_record(
     return RunRecord(
         run_name=run_name,
         setting=pairs[-1].setting,
-        agent=_only_value(config.text("agent_framework"), [r.agent_framework for r in results]),
+        agent=_only_value(config.text("agent_framework"), frameworks),
         model_name=_only_value(config.text("model"), [result.model for result in results]),
         agent_config_sha256=None,
         messaging_enabled=None,

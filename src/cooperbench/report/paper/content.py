@@ -100,6 +100,10 @@ class Source:
             number, low=estimate.low, high=estimate.high, n=estimate.n, note=estimate.note
         )
 
+    def whole(self, column: str, value: int, formula: str, pointer: str) -> Number:
+        """Return a whole number."""
+        return self.count(column, f"{value:,}", value, formula, pointer)
+
     def count(
         self, column: str, text: str, value: float | int, formula: str, pointer: str
     ) -> Number:

@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from cooperbench.report.analysis import Analysis, RateRow
 from cooperbench.report.compare import Comparison
 from cooperbench.report.coordination import RunCoordination
-from cooperbench.report.formatting import (
-    p_text,
-    points_text,
-    rate_text,
-)
+from cooperbench.report.formatting import p_text, points_text, rate_text
 from cooperbench.report.loading import left_out_lines
 from cooperbench.report.merges import MergeRow
 from cooperbench.report.pairs import ENDED, LOSSES, VERDICTS
 from cooperbench.report.paper.content import Number, PaperTable, Row, Source
+from cooperbench.report.statistics import Estimate
 from cooperbench.report.tables import INTERVALS
 from cooperbench.report.workload import MEASURES as WORKLOAD_MEASURES
 from cooperbench.report.workload import RATES as WORKLOAD_RATES
@@ -91,6 +88,12 @@ def paper_tables(data: PaperData) -> list[PaperTable]:
     return [table for table in tables if table.rows]
 
 
+def _rate(source: Source, column: str, rate: Estimate | None, pointer: str) -> Number | None:
+    """Return the number of a rate; None if there is no rate."""
+    text = rate_text(rate) if rate is not None else ""
+    return source.estimate(column, text, rate, _RATE, pointer)
+
+
 def _side_filter(setting: str) -> dict[str, str]:
     return {"setting": setting, "state": "evaluated"}
 
@@ -106,20 +109,15 @@ def _rates_table(data: PaperData) -> PaperTable:
         source = Source("rates", row.name, (row.run,), f"/rates/{index}", _side_filter(row.setting))
         overall = row.rates["overall"]
         numbers: list[Number | None] = [
-            source.count("n", f"{overall.n:,}", overall.n, "evaluated pairs", "rates/overall/n"),
-            source.count(
-                "tasks",
-                f"{overall.clusters:,}",
-                overall.clusters,
-                "tasks of these pairs",
-                "rates/overall/clusters",
+            source.whole("n", overall.n, "evaluated pairs", "rates/overall/n"),
+            source.whole(
+                "tasks", overall.clusters, "tasks of these pairs", "rates/overall/clusters"
             ),
         ]
         for verdict in verdicts:
             estimate = row.rates.get(verdict)
             marked = replace(source, has_mismatch=verdict in row.affected)
-            text = rate_text(estimate) if estimate else ""
-            numbers.append(marked.estimate(verdict, text, estimate, _RATE, f"rates/{verdict}"))
+            numbers.append(_rate(marked, verdict, estimate, f"rates/{verdict}"))
         labels = (data.configuration(row.run), row.setting, row.run)
         rows.append(Row(labels, tuple(numbers)))
     notes = [INTERVALS[data.analysis.interval]]
@@ -163,17 +161,9 @@ def _deficit_row(data: PaperData, index: int, comparison: Comparison) -> Row:
     deficit, retention = comparison.coordination_deficit, comparison.retention
     deficit_text = points_text(deficit) if deficit else ""
     numbers = (
-        source.count("n", f"{comparison.n:,}", comparison.n, "pairs in both", "n"),
-        source.estimate(
-            "first", rate_text(comparison.first_rate), comparison.first_rate, _RATE, "first_rate"
-        ),
-        source.estimate(
-            "second",
-            rate_text(comparison.second_rate),
-            comparison.second_rate,
-            _RATE,
-            "second_rate",
-        ),
+        source.whole("n", comparison.n, "pairs in both", "n"),
+        _rate(source, "first", comparison.first_rate, "first_rate"),
+        _rate(source, "second", comparison.second_rate, "second_rate"),
         source.estimate(
             "deficit", deficit_text, deficit, "solo rate − other rate", "coordination_deficit"
         ),
@@ -226,21 +216,13 @@ def _merge_row(data: PaperData, index: int, row: MergeRow) -> Row:
         _side_filter(row.setting),
         has_mismatch=data.is_affected([row.run]),
     )
-    numbers: list[Number | None] = [source.count("n", f"{row.n:,}", row.n, "evaluated pairs", "n")]
+    numbers: list[Number | None] = [source.whole("n", row.n, "evaluated pairs", "n")]
     for status, count in row.statuses.items():
         formula = f"pairs whose merge_status is {status}"
-        numbers.append(source.count(status, f"{count:,}", count, formula, f"statuses/{status}"))
-    union = row.union_passed
-    numbers.append(
-        source.count(
-            "union",
-            f"{union:,}",
-            union,
-            "conflicts whose union merge passes all tests",
-            "union_passed",
-        )
-    )
-    numbers.append(source.estimate("rate", rate_text(row.merge), row.merge, _RATE, "merge"))
+        numbers.append(source.whole(status, count, formula, f"statuses/{status}"))
+    formula = "conflicts whose union merge passes all tests"
+    numbers.append(source.whole("union", row.union_passed, formula, "union_passed"))
+    numbers.append(_rate(source, "rate", row.merge, "merge"))
     return Row((data.configuration(row.run), row.setting, row.run), tuple(numbers))
 
 
@@ -259,17 +241,15 @@ def _rules_table(data: PaperData) -> PaperTable:
             has_mismatch=data.is_affected([run_name]),
         )
         numbers = (
-            source.count("n", f"{rule.n:,}", rule.n, "pairs with both verdicts", "n"),
-            source.count(
+            source.whole("n", rule.n, "pairs with both verdicts", "n"),
+            source.whole(
                 "overall",
-                f"{rule.overall:,}",
                 rule.overall,
                 "pairs that pass by our rule: the plain merge, after a conflict a union merge",
                 "overall",
             ),
-            source.count(
+            source.whole(
                 "public",
-                f"{rule.public:,}",
                 rule.public,
                 "pairs that pass by the public rule (merged_public in eval.json): the plain"
                 " merge, after a conflict the first agent's patch alone",
@@ -302,12 +282,11 @@ def _coupling_table(data: PaperData) -> PaperTable:
         )
         deficit = row.coordination_deficit
         deficit_text = points_text(deficit) if deficit else ""
-        solo_text = rate_text(row.solo) if row.solo else ""
         numbers = (
-            source.count("n", f"{row.overall.n:,}", row.overall.n, "evaluated pairs", "overall/n"),
-            source.estimate("merge", rate_text(row.merge), row.merge, _RATE, "merge"),
-            source.estimate("overall", rate_text(row.overall), row.overall, _RATE, "overall"),
-            source.estimate("solo", solo_text, row.solo, _RATE, "solo"),
+            source.whole("n", row.overall.n, "evaluated pairs", "overall/n"),
+            _rate(source, "merge", row.merge, "merge"),
+            _rate(source, "overall", row.overall, "overall"),
+            _rate(source, "solo", row.solo, "solo"),
             source.estimate(
                 "deficit", deficit_text, deficit, "solo rate − rate", "coordination_deficit"
             ),
@@ -376,13 +355,7 @@ def _failures_table(data: PaperData) -> PaperTable:
             has_mismatch=data.is_affected([run_name]),
         )
         numbers = [
-            source.count(
-                loss,
-                f"{count:,}",
-                count,
-                f"pairs with: {LOSSES[loss].sentence}",
-                f"loss/{loss}",
-            )
+            source.whole(loss, count, f"pairs with: {LOSSES[loss].sentence}", f"loss/{loss}")
             for loss, count in coordination.loss.items()
         ]
         rows.append(Row((data.configuration(run_name), run_name), tuple(numbers)))
@@ -404,14 +377,10 @@ def _agents_table(data: PaperData) -> PaperTable:
                 {**_side_filter(curve.setting), "groups": "nested in a largest group"},
                 has_mismatch=data.is_affected(curve.runs),
             )
-            overall = point.rates["overall"]
-            merge = point.rates.get("merge")
             numbers = (
-                source.count("groups", f"{point.groups:,}", point.groups, "groups", "groups"),
-                source.estimate("overall", rate_text(overall), overall, _RATE, "rates/overall"),
-                source.estimate(
-                    "merge", rate_text(merge) if merge else "", merge, _RATE, "rates/merge"
-                ),
+                source.whole("groups", point.groups, "groups", "groups"),
+                _rate(source, "overall", point.rates["overall"], "rates/overall"),
+                _rate(source, "merge", point.rates.get("merge"), "rates/merge"),
             )
             label = f"{point.agents} {curve.unit}"
             rows.append(Row((data.configuration(curve.runs[0]), curve.setting, label), numbers))
@@ -485,7 +454,7 @@ def _costs(source: Source, row: RateRow) -> tuple[Number | None, ...]:
         formula = f"cost / pairs whose agents ended (states {', '.join(ENDED)})"
         per_pair = source.count("per pair", text, row.cost_per_pair, formula, "cost_per_pair")
     sums = [
-        source.count(name, f"{value:,}", value, f"sum of {name} over all pairs", name)
+        source.whole(name, value, f"sum of {name} over all pairs", name)
         for name, value in (
             ("tokens", row.tokens),
             ("steps", row.steps),
