@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cooperbench.cli import main
+from cooperbench.gateway.recording import read_exchanges
 from cooperbench.storage import read_json
 from tests.support.agents.mini_swe import TEXT, TOOLS
 from tests.support.lab.forks import MESSAGE, PAIR, Laboratory
@@ -285,6 +286,15 @@ def test_runs_without_a_recording(laboratory: Laboratory, tmp_path: Path, capsys
         assert main(words) == 2
         assert message in capsys.readouterr().err
     assert laboratory.live == 0
+
+
+def test_a_recording_in_a_shared_workspace(laboratory: Laboratory) -> None:
+    laboratory.record(workspace="shared")
+    for agent_id in ("agent1", "agent2"):
+        folder = laboratory.logs / f"r/coop/tiny_task/7/f1_f2/{agent_id}"
+        lists = [exchange["files"] for exchange in read_exchanges(folder / "exchanges.jsonl.gz")]
+        assert len(lists) == 4
+        assert "app.txt" in lists[-1]
 
 
 def test_a_killed_fork_is_continued_by_the_same_command(laboratory: Laboratory) -> None:
