@@ -45,13 +45,13 @@ class Attached(NamedTuple):
 
 
 def attach(
-    api: Any, where: str, path: str, body: Mapping[str, object] | None, timeout_seconds: float
+    api: Any, address: str, path: str, body: Mapping[str, object] | None, timeout_seconds: float
 ) -> Attached:
     """Send a request that connects a process, and return the connection.
 
     Args:
         api: docker-py's client. It has the certificates and the SSH session.
-        where: The engine's address.
+        address: The engine's address.
         path: The path in the engine's API, with its query.
         body: The content of the request. Where the API has none it must be None: Podman would pass
             it on to the process.
@@ -61,7 +61,7 @@ def attach(
         Refused: The engine sent an error, for example because the container has ended.
         OSError: The engine is not reachable or does not answer.
     """
-    connection = _connect(api, where, timeout_seconds)
+    connection = _connect(api, address, timeout_seconds)
     try:
         connection.settimeout(timeout_seconds)
         connection.sendall(_request(f"/v{api.api_version}{path}", body))
@@ -76,27 +76,27 @@ def attach(
     return Attached(connection, rest_of_response)
 
 
-def _connect(api: Any, where: str, timeout_seconds: float) -> socket.socket:
-    if where.startswith(("unix://", "http+unix://")):
+def _connect(api: Any, address: str, timeout_seconds: float) -> socket.socket:
+    if address.startswith(("unix://", "http+unix://")):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout_seconds)
         try:
-            connection.connect(where.partition("://")[2])
+            connection.connect(address.partition("://")[2])
         except OSError:
             connection.close()
             raise
         return connection
-    if where.startswith("ssh://"):
+    if address.startswith("ssh://"):
         transport = api.get_adapter(api.base_url).ssh_client.get_transport()
         channel: Any = transport.open_session(timeout=timeout_seconds)
         channel.exec_command(_SSH_COMMAND)
         return channel  # type: ignore[no-any-return]  # paramiko's channel has a socket's methods
-    address = urlsplit(api.base_url)
-    connection = socket.create_connection((address.hostname, address.port), timeout_seconds)
-    if address.scheme != "https":
+    url = urlsplit(api.base_url)
+    connection = socket.create_connection((url.hostname, url.port), timeout_seconds)
+    if url.scheme != "https":
         return connection
     try:
-        return _tls_context(api).wrap_socket(connection, server_hostname=address.hostname)
+        return _tls_context(api).wrap_socket(connection, server_hostname=url.hostname)
     except OSError:
         connection.close()
         raise

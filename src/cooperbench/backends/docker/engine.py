@@ -142,12 +142,20 @@ class Engine:
     """A connection to one engine, safe to share between threads."""
 
     def __init__(
-        self, api: Any, where: str, *, podman: bool, service: PodmanService | None = None
+        self,
+        api: Any,
+        where: str,
+        *,
+        podman: bool,
+        service: PodmanService | None = None,
+        address: str | None = None,
     ) -> None:
         """Store the connection; `service` is a private Podman service that ends with it."""
         self.api = api
         """docker-py's low-level client."""
         self.where = where
+        """The engine's name in messages: its address, or its machine."""
+        self._address = address or where
         self.podman = podman
         self.client = "podman" if podman else "docker"
         """The engine's command-line client."""
@@ -177,12 +185,14 @@ class Engine:
         """Start a command in a container; return the connection to its stdin and stdout."""
         execution = self.api.exec_create(container, argv, stdin=True, workdir=cwd)
         path = f"/exec/{execution['Id']}/start"
-        return attach(self.api, self.where, path, {"Detach": False, "Tty": False}, ANSWER_SECONDS)
+        return attach(
+            self.api, self._address, path, {"Detach": False, "Tty": False}, ANSWER_SECONDS
+        )
 
     def attach_to(self, container: str) -> Attached:
         """Return the connection to stdin and stdout of a container's first process."""
         path = f"/containers/{container}/attach?stdin=1&stdout=1&stderr=1&stream=1"
-        return attach(self.api, self.where, path, None, ANSWER_SECONDS)
+        return attach(self.api, self._address, path, None, ANSWER_SECONDS)
 
     def remove_container(self, container: str) -> None:
         """Kill and remove a container, if it still exists."""

@@ -86,16 +86,17 @@ class MachineEngine(Engine):
             option_argv += ["-o", f"{option}={value}"]
         forward = ["-L", f"{socket}:{_ENGINE_SOCKET}", f"{SSH_USER}@{address}", "cat >/dev/null"]
         self._command = ["ssh", "-F", "/dev/null", "-T", *option_argv, *forward]
+        docker_address = f"unix://{socket}"
         self._start_ssh()
         try:
             self._wait_for(socket, machine, stop)
-            api, _ = open_api(import_module("docker"), f"unix://{socket}", {})
+            api, _ = open_api(import_module("docker"), docker_address, {})
         except BaseException as error:
             self._end_ssh()
             if isinstance(error, CooperBenchError) or not isinstance(error, Exception):
                 raise
             raise translate(error, f"connecting to the engine of {machine}") from error
-        super().__init__(api, f"machine {machine}", podman=False)
+        super().__init__(api, f"machine {machine}", podman=False, address=docker_address)
 
     @property
     def connected(self) -> bool:
