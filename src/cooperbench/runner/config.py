@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -38,6 +37,7 @@ from cooperbench.runner.options import (
     RunOptions,
 )
 from cooperbench.runner.start import DEFAULT_START, Start
+from cooperbench.runner.urls import check_base_url, check_collector
 from cooperbench.runner.workload import check_division, divide_work
 from cooperbench.storage import ExperimentPaths, PairPaths, read_json, utc_now, write_bytes
 from cooperbench.team.channel import ChannelRules, check_topology
@@ -86,10 +86,10 @@ class RunConfig(RunOptions):
         self._check_channel_options()
         image_template(self.image_template)
         if self.otlp is not None:
-            _check_collector(self.otlp)
+            check_collector(self.otlp)
         for url in self.base_urls:
             if url is not None:
-                _check_base_url(url)
+                check_base_url(url)
         for path in self.agent_config_paths:
             if path is not None and not path.exists():
                 raise UserError(f"{path}: no such agent config")
@@ -512,27 +512,6 @@ def _names(name: str, value: object) -> tuple[str, ...] | None:
         if all(isinstance(item, str) for item in names):
             return names
     raise UserError(f"{name} is {value!r}; it must be a list of names")
-
-
-def _check_collector(url: str) -> None:
-    """Raise UserError if traces cannot be sent to a URL, whoever answers there."""
-    from cooperbench.export.otlp import endpoint_of, require_packages
-
-    require_packages()
-    endpoint_of(url)
-
-
-def _check_base_url(url: str) -> None:
-    """Raise UserError unless this is an absolute HTTP URL."""
-    try:
-        parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number
-        is_valid = False
-    if not is_valid:
-        raise UserError(
-            f"--base-url {printable(url)!r} is not a URL; write it like http://localhost:8000/v1"
-        )
 
 
 def _with_recorded_options(values: JsonObject) -> JsonObject:
