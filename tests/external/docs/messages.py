@@ -53,7 +53,7 @@ MISTAKES = (
     f"{RUN} -r stencil_task -f 1",
     f"{RUN} -r stencil_task -f 1,99",
     f"{RUN} -r stencil_task -f 1,x",
-    f"{RUN} --agents 1",
+    f"{RUN} --agents 0",
     f"{RUN} --agents 40",
     f"{RUN} -c 0",
     f"{RUN} -c many",

@@ -84,7 +84,7 @@ def test_sixteen_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (row["agent16_agent"], row["agent16_success"], list(row)[-1]) == (
         "scripted",
         "true",
-        "mismatches",
+        "recorded_success",
     )
     for kind in ("parquet", "junit", "atif", "leaderboard"):
         assert main(["export", "wide", "--format", kind, *logs]) == 0
