@@ -26,6 +26,7 @@ _GO_THROUGH_LITELLM = (
     "tests/external/agents/cli_agents/",
     "tests/external/backends/docker/test_agents.py",
     "tests/external/backends/docker/test_forks.py",
+    "tests/external/backends/local/test_image_agents.py",
     "tests/external/lab/",
     "tests/integration/lab/",
 )

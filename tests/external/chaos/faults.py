@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.external.chaos.agent import PROGRAM
 from tests.external.chaos.checker import mounted_from, processes
 from tests.external.chaos.rounds import Round
 from tests.external.chaos.world import PROVIDER_FAULTS
@@ -27,6 +26,7 @@ TARGET_SECONDS = 120.0
 
 
 def faults_of(one: Round) -> dict[str, Strike]:
+    """Faults that must not change a run. A killed worker does: its agent is scored as crashed."""
     found: dict[str, Strike] = {}
     if one.world.engine:
         found |= {"engine killed": engine_killed, "shim killed": shim_killed}
@@ -36,8 +36,6 @@ def faults_of(one: Round) -> dict[str, Strike]:
         "SIGSTOP, SIGCONT": stopped,
         "Redis killed": redis_killed,
         "sandbox killed": sandbox_killed,
-        "worker killed": worker_killed,
-        "supervisor of a worker killed": supervisor_killed,
         "no descriptors": no_descriptors,
         "provider: connections cut": connections_cut,
     }
@@ -109,23 +107,6 @@ def _bubblewraps(one: Round) -> list[int]:
             ):
                 found.add(parent)
     return sorted(found)
-
-
-def worker_killed(one: Round, process: Process, rng: random.Random) -> bool:
-    return _kill_one(lambda: _workers(one, supervisor=False), process, rng)
-
-
-def supervisor_killed(one: Round, process: Process, rng: random.Random) -> bool:
-    return _kill_one(lambda: _workers(one, supervisor=True), process, rng)
-
-
-def _workers(one: Round, *, supervisor: bool) -> list[int]:
-    found = [
-        (pid, words)
-        for pid, words in processes(f"{one.folder}/")
-        if words.strip().endswith(str(PROGRAM))
-    ]
-    return [pid for pid, words in found if ("supervisor.py" in words) == supervisor]
 
 
 def engine_killed(one: Round, _: Process, rng: random.Random) -> bool:
