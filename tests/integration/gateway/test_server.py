@@ -142,8 +142,13 @@ def test_time_and_a_stopped_run_end_an_agent_that_asks_nothing(agents: Agents) -
 @each_api_format
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_temporary_errors_are_retried_off_the_clock(
-    api_format: str, stream: bool, agents: Agents, server: ModelServer
+    api_format: str,
+    stream: bool,
+    agents: Agents,
+    server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COOPERBENCH_MODEL_RETRY_TIMEOUT", "90")
     failures: list[Reply] = [
         error(429, retry_after="0.2"),
         error(500),
